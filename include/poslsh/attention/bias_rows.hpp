@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// \file
+/// Log weights of a bias as rows that the score product can add to its results on the way out.
+///
+/// BiasRows<B, T> is what a head prepares once. Its Rows are the state of one sweep: told the tile of queries, then
+/// each tile of keys, they give
+/// - `support(r)`: the support of row r of the tile, in absolute positions;
+/// - `row(r)`: where `prepared`, the log weights of row r from the tile's first key on, less `reference()`. Readable
+///   for a whole key tile; places of pairs that are not visible hold anything finite;
+/// - `add(r, first, scores, count)`: the same added to scores in memory.
+
+#include "poslsh/attention/bias.hpp"
+#include "poslsh/attention/options.hpp"
+#include "poslsh/attention/packing.hpp"
+
+namespace poslsh::detail {
+inline namespace POSLSH_SIMD {
+
+/// Any bias: no rows are prepared; its own add_log_weights is called row by row.
+template <class B, class T>
+class BiasRows {
+ public:
+  static constexpr bool prepared = false;
+  BiasRows(const B& bias, const Placement& place) : bias_(bias), place_(place) {}
+  [[nodiscard]] double reference() const { return 0; }
+
+  class Rows {
+   public:
+    explicit Rows(const BiasRows& shared) : shared_(shared) {}
+    void queries(Index first, Index) { first_query_ = first; }
+    void keys(Index first, Index) { first_key_ = first; }
+    [[nodiscard]] KeyRange support(Index r) const {
+      return shared_.bias_.support(shared_.place_.query_position(first_query_ + r));
+    }
+    void add(Index r, Index column, T* scores, Index count) const {
+      if constexpr (!UnitWeights<B>)
+        shared_.bias_.add_log_weights(shared_.place_.query_position(first_query_ + r),
+                                      shared_.place_.key_offset + first_key_ + column, scores, count);
+    }
+
+   private:
+    const BiasRows& shared_;
+    Index first_query_ = 0, first_key_ = 0;
+  };
+
+ private:
+  const B& bias_;
+  const Placement& place_;
+};
+
+/// A bias of the offset alone: one table of log weights over all offsets in reach; each row is a window of it.
+///
+/// The table is relative to the reachable offset nearest to 0, so that weights keep their accuracy however far the
+/// keys are; the reference goes into log_sum_exp only. O(queries + keys) memory, less under a window.
+template <OffsetBias B, class T>
+class BiasRows<B, T> {
+ public:
+  static constexpr bool prepared = true;
+
+  BiasRows(const B& bias, const Placement& place)
+      : bias_(bias), place_(place), shift_(place.key_offset - place.query_offset) {
+    if (place.queries == 0 || place.keys == 0) return;
+    const Index first = std::max(shift_ - (place.queries - 1), -place.left);
+    const Index last = std::min(shift_ + place.keys - 1, place.right);
+    if (last < first) return;
+    reference_ = bias.log_weight_at(std::clamp<Index>(0, first, last));
+    base_ = first - margin;
+    table_ = Buffer<T>(last - first + 1 + 2 * margin);
+    std::fill(table_.data(), table_.data() + margin, T(0));
+    for (Index offset = first; offset <= last; ++offset)
+      table_[offset - base_] = static_cast<T>(static_cast<double>(bias.log_weight_at(offset)) - reference_);
+    std::fill(table_.data() + table_.size() - margin, table_.data() + table_.size(), T(0));
+  }
+
+  [[nodiscard]] double reference() const { return reference_; }
+
+  class Rows {
+   public:
+    explicit Rows(const BiasRows& shared) : shared_(shared) {}
+    void queries(Index first, Index) { first_query_ = first; }
+    void keys(Index first, Index) { first_key_ = first; }
+    [[nodiscard]] KeyRange support(Index r) const {
+      return shared_.bias_.support(shared_.place_.query_position(first_query_ + r));
+    }
+    [[nodiscard]] const T* row(Index r) const {
+      return shared_.table_.data() + (shared_.shift_ + first_key_ - (first_query_ + r) - shared_.base_);
+    }
+    void add(Index r, Index column, T* scores, Index count) const {
+      const T* weights = row(r) + column;
+      for (Index t = 0; t < count; ++t) scores[t] += weights[t];
+    }
+
+   private:
+    const BiasRows& shared_;
+    Index first_query_ = 0, first_key_ = 0;
+  };
+
+ private:
+  /// A block of rows reads whole panels around what its rows see.
+  static constexpr Index margin = panel_keys<T> + score_rows;
+  const B& bias_;
+  const Placement& place_;
+  Buffer<T> table_;
+  Index shift_, base_ = 0;
+  double reference_ = 0;
+};
+
+}  // namespace POSLSH_SIMD
+}  // namespace poslsh::detail

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// \file
+/// The mean mask in one sweep: its rows as piecewise constant log weights.
+///
+/// A row changes only where one of the s masks enters its next block, about s / (2 sigma) times a query. Queries
+/// between two such changes form a run and share one row. Behind a run the weight steps up where a block begins, ahead
+/// of it down where one ends. Both are sums from the far end of positive terms only, in double: the steps behind are
+/// found from the last run to the first, those ahead from the first to the last, so that edges are only ever added, or
+/// dropped whole at the near end.
+
+#include "poslsh/attention/bias_rows.hpp"
+#include "poslsh/mask/mean_mask.hpp"
+
+#include <algorithm>
+#include <vector>
+
+namespace poslsh::detail {
+inline namespace POSLSH_SIMD {
+
+/// The outermost keys of blocks on one side of a run, farthest first, each with the weight of its blocks. Positions
+/// count towards the run: they are negated on the side ahead.
+class BlockEdges {
+ public:
+  struct Edge {
+    Index position;
+    double weight;
+  };
+
+  void clear() { edges_.clear(); }
+  void add(Index position, double weight) {
+    const auto at = std::lower_bound(edges_.begin(), edges_.end(), position,
+                                     [](const Edge& edge, Index wanted) { return edge.position < wanted; });
+    if (at != edges_.end() && at->position == position)
+      at->weight += weight;
+    else
+      edges_.insert(at, {position, weight});
+  }
+  void drop_nearest() { edges_.pop_back(); }
+  [[nodiscard]] const std::vector<Edge>& edges() const { return edges_; }
+
+ private:
+  std::vector<Edge> edges_;
+};
+
+/// One side of a run's row: from positions[k] on, towards the run, the log weight is log_weights[k].
+template <class T>
+struct WeightSteps {
+  std::vector<Index> positions;
+  std::vector<T> log_weights;
+
+  void assign(const BlockEdges& edges) {
+    positions.clear();
+    log_weights.clear();
+    double sum = 0;
+    for (const BlockEdges::Edge& edge : edges.edges()) {
+      sum += edge.weight;
+      positions.push_back(edge.position);
+      log_weights.push_back(static_cast<T>(sum));
+    }
+    Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>> all(log_weights.data(), static_cast<Index>(log_weights.size()));
+    all = all.log();
+  }
+
+  /// Calls fill(from, to, log weight) for each step's part of [begin, end), in order.
+  template <class Fill>
+  void each(Index begin, Index end, Fill&& fill) const {
+    auto step = std::upper_bound(positions.begin(), positions.end(), begin);
+    if (step != positions.begin()) --step;
+    for (; step != positions.end() && *step < end; ++step) {
+      const Index to = std::next(step) == positions.end() ? end : std::min(*std::next(step), end);
+      fill(std::max(*step, begin), to, log_weights[static_cast<std::size_t>(step - positions.begin())]);
+    }
+  }
+};
+
+template <class T>
+class BiasRows<MeanMask, T> {
+ public:
+  static constexpr bool prepared = true;
+  BiasRows(const MeanMask& mask, const Placement& place) : mask_(mask), place_(place) {
+    double largest = 0;
+    for (const PositionHash& hash : mask.hashes()) largest = std::max(largest, hash.weight);
+    // Sums relative to the largest weight fit any scalar type; the factor returns through log_sum_exp.
+    unit_ = 1 / largest;
+    reference_ = std::log(largest / static_cast<double>(mask.samples()));
+  }
+  [[nodiscard]] double reference() const { return reference_; }
+
+  class Rows {
+   public:
+    explicit Rows(const BiasRows& shared) : shared_(shared) {}
+
+    /// Finds the runs of the tile and the steps of each.
+    void queries(Index first, Index count) {
+      find_changes(shared_.place_.query_position(first), count);
+      for (Index run = 0; run < runs(); ++run) {
+        if (run > 0) cross(ends_, 1 - at(run).begin, run, [](const Change& change) { return 1 - change.new_end; });
+        at(run).support.end = 1 - ends_.edges().front().position;
+        if (shared_.place_.right > 0) at(run).ahead.assign(ends_);
+      }
+      for (Index run = runs() - 1; run >= 0; --run) {
+        at(run).support.begin = begins_.edges().front().position;
+        at(run).behind.assign(begins_);
+        if (run > 0) cross(begins_, at(run).begin, run, [](const Change& change) { return change.old_begin; });
+      }
+      if (rows_.size() < runs() * key_tile<T>) {
+        rows_ = Buffer<T>(runs() * key_tile<T>);
+        std::fill(rows_.data(), rows_.data() + rows_.size(), T(0));
+      }
+    }
+
+    /// Writes the row of each run over key rows [first, first + count).
+    void keys(Index first, Index count) {
+      const Index begin = shared_.place_.key_offset + first, end = begin + count;
+      for (Index i = 0; i < runs(); ++i) {
+        const Run& run = at(i);
+        T* row = rows_.data() + i * key_tile<T> - begin;
+        run.behind.each(begin, std::min(run.end, end),
+                        [&](Index from, Index to, T weight) { std::fill(row + from, row + to, weight); });
+        // Ahead, key j stands at -j, and the edge of a block that ends before e at 1 - e, its last key.
+        run.ahead.each(1 - end, 1 - std::max(run.end, begin), [&](Index from, Index to, T weight) {
+          std::fill(row + (1 - to), row + (1 - from), weight);
+        });
+      }
+    }
+
+    [[nodiscard]] KeyRange support(Index r) const { return runs_[run_of_row_[r]].support; }
+    [[nodiscard]] const T* row(Index r) const {
+      return rows_.data() + static_cast<Index>(run_of_row_[r]) * key_tile<T>;
+    }
+    void add(Index r, Index column, T* scores, Index count) const {
+      const T* weights = row(r) + column;
+      for (Index t = 0; t < count; ++t) scores[t] += weights[t];
+    }
+
+   private:
+    /// A mask leaves the block [old_begin, at) for [at, new_end).
+    struct Change {
+      Index at, old_begin, new_end;
+      double weight;
+    };
+    /// Queries at positions [begin, end) share one row.
+    struct Run {
+      Index begin = 0, end = 0;
+      std::size_t first_change = 0, last_change = 0;  ///< the changes at begin
+      KeyRange support;
+      WeightSteps<T> behind, ahead;
+    };
+
+    [[nodiscard]] Index runs() const { return run_count_; }
+    [[nodiscard]] Run& at(Index run) { return runs_[static_cast<std::size_t>(run)]; }
+
+    /// All changes inside the tile, the runs between them, and the edges ahead of its first and behind its last query.
+    void find_changes(Index begin, Index count) {
+      const Index end = begin + count;
+      changes_.clear();
+      begins_.clear();
+      ends_.clear();
+      for (const PositionHash& hash : shared_.mask_.hashes()) {
+        const double weight = hash.weight * shared_.unit_;
+        KeyRange block = hash.block(begin);
+        ends_.add(1 - block.end, weight);
+        while (block.end < end) {
+          const KeyRange next{block.end, hash.block(block.end).end};
+          changes_.push_back({next.begin, block.begin, next.end, weight});
+          block = next;
+        }
+        begins_.add(block.begin, weight);
+      }
+      std::sort(changes_.begin(), changes_.end(), [](const Change& a, const Change& b) { return a.at < b.at; });
+      run_count_ = 0;
+      std::size_t next = 0;
+      for (Index position = begin; position < end; ++position) {
+        const std::size_t first = next;
+        while (next < changes_.size() && changes_[next].at == position) ++next;
+        if (position == begin || first < next) {
+          if (static_cast<std::size_t>(run_count_) == runs_.size()) runs_.emplace_back();
+          Run& run = at(run_count_++);
+          run.begin = position;
+          run.first_change = first;
+          run.last_change = next;
+        }
+        at(run_count_ - 1).end = position + 1;
+        run_of_row_[position - begin] = static_cast<std::size_t>(run_count_ - 1);
+      }
+    }
+
+    /// Moves the edges of one side across the start of a run: the blocks that meet there go, their successors come.
+    template <class NewEdge>
+    void cross(BlockEdges& edges, Index position, Index run, NewEdge&& new_edge) {
+      if (edges.edges().back().position == position) edges.drop_nearest();
+      for (std::size_t c = at(run).first_change; c < at(run).last_change; ++c)
+        edges.add(new_edge(changes_[c]), changes_[c].weight);
+    }
+
+    const BiasRows& shared_;
+    BlockEdges begins_, ends_;
+    std::vector<Change> changes_;
+    std::vector<Run> runs_;
+    Index run_count_ = 0;
+    std::size_t run_of_row_[query_tile] = {};
+    Buffer<T> rows_;
+  };
+
+ private:
+  const MeanMask& mask_;
+  const Placement& place_;
+  double unit_ = 1, reference_ = 0;
+};
+
+}  // namespace POSLSH_SIMD
+}  // namespace poslsh::detail

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// \file
+/// Inputs laid out as the products want them.
+
+#include "poslsh/attention/micro_kernel.hpp"
+#include "poslsh/core/buffer.hpp"
+#include "poslsh/core/parallel.hpp"
+#include "poslsh/core/strided.hpp"
+
+#include <algorithm>
+
+namespace poslsh::detail {
+inline namespace POSLSH_SIMD {
+
+/// Queries in a tile: a multiple of the rows of either product.
+inline constexpr Index query_tile = 96;
+static_assert(query_tile % score_rows == 0 && query_tile % value_rows == 0);
+
+/// Keys in a tile: scores of a tile (147 KB in float) and its keys and values stay in the second-level cache.
+template <class T>
+inline constexpr Index key_tile = 384;
+
+/// The nearest multiple of unit at or below n, of any sign; at or above n >= 0.
+[[nodiscard]] constexpr Index round_down(Index n, Index unit) { return n - (n % unit + unit) % unit; }
+[[nodiscard]] constexpr Index round_up(Index n, Index unit) { return (n + unit - 1) / unit * unit; }
+
+/// The key rows of a range, transposed in panels of panel_keys<T> keys: element (t, c) of a panel is feature t of its
+/// key c. Panels are counted from key row 0; places past the last row hold 0. Memory: one copy of the keys.
+template <class T>
+class PackedKeys {
+ public:
+  /// Packs the panels that meet rows [range.begin, range.end).
+  PackedKeys(Strided<const T> keys, KeyRange range, int threads) : depth_(keys.cols) {
+    static_assert(key_tile<T> % panel_keys<T> == 0);
+    if (range.empty()) return;
+    first_ = range.begin / panel_keys<T>;
+    const Index panels = round_up(range.end, panel_keys<T>) / panel_keys<T> - first_;
+    data_ = Buffer<T>(panels * panel_keys<T> * depth_);
+    constexpr Index chunk = 16;
+    parallel_for((panels + chunk - 1) / chunk, threads, [&](Index task, int) {
+      for (Index p = task * chunk; p < std::min(panels, (task + 1) * chunk); ++p) pack(keys, first_ + p);
+    });
+  }
+
+  /// The panel that holds this key row.
+  [[nodiscard]] const T* panel(Index key) const {
+    return data_.data() + (key / panel_keys<T> - first_) * panel_keys<T> * depth_;
+  }
+  [[nodiscard]] Index depth() const { return depth_; }
+
+ private:
+  void pack(Strided<const T> keys, Index panel_index) {
+    const Index begin = panel_index * panel_keys<T>;
+    T* panel = data_.data() + (panel_index - first_) * panel_keys<T> * depth_;
+    for (Index c = 0; c < panel_keys<T>; ++c) {
+      const bool present = begin + c < keys.rows;
+      for (Index t = 0; t < depth_; ++t) panel[t * panel_keys<T> + c] = present ? keys(begin + c, t) : T(0);
+    }
+  }
+
+  Buffer<T> data_;
+  Index depth_ = 0, first_ = 0;
+};
+
+/// A tile of values the product can read: rows of whole packets with unit feature stride, in place where that is how
+/// they lie, else copied and padded with zeros.
+template <class T>
+struct ValueTile {
+  const T* data;
+  Index stride;
+
+  ValueTile(Strided<const T> values, Index first, Index count, Buffer<T>& copy) {
+    constexpr Index W = packet_size<T>;
+    if (values.col_stride == 1 && values.cols % W == 0) {
+      data = values.row(first);
+      stride = values.row_stride;
+      return;
+    }
+    stride = round_up(values.cols, W);
+    copy.require(key_tile<T> * stride);
+    for (Index j = 0; j < count; ++j) {
+      T* row = &copy[j * stride];
+      for (Index f = 0; f < values.cols; ++f) row[f] = values(first + j, f);
+      std::fill(row + values.cols, row + stride, T(0));
+    }
+    data = copy.data();
+  }
+
+  /// Whether rows [begin, end) hold neither infinity nor NaN in their first `features` places.
+  [[nodiscard]] bool finite(Index begin, Index end, Index features) const {
+    T sum = 0;  // x * 0 is 0 for a finite x, else NaN
+    for (Index j = begin; j < end; ++j)
+      for (Index f = 0; f < features; ++f) sum += data[j * stride + f] * T(0);
+    return sum == T(0);
+  }
+};
+
+}  // namespace POSLSH_SIMD
+}  // namespace poslsh::detail

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// \file
+/// The streaming kernel: one tile of queries sweeps over the key tiles it can see.
+
+#include "poslsh/attention/bias_rows.hpp"
+#include "poslsh/attention/packing.hpp"
+#include "poslsh/attention/skipping.hpp"
+#include "poslsh/attention/softmax.hpp"
+
+#include <cmath>
+
+namespace poslsh::detail {
+inline namespace POSLSH_SIMD {
+
+/// One head: its inputs, shared read-only by all sweeps.
+template <class T, class B>
+struct Head {
+  Strided<const T> queries;
+  Strided<const T> values;
+  const PackedKeys<T>& keys;
+  const Placement& place;
+  const B& bias;
+  const BiasRows<B, T>& bias_rows;
+  const KeyGroups<T>* groups;  ///< null: every visible key is visited
+  T scale;
+  T softcap;  ///< 0: none
+  double sink;
+  double tolerance;
+};
+
+/// Sweeps of one thread; holds the scratch of a tile, O(tile (head_dim + value_dim + key_tile)).
+template <class T, class B>
+class TileSweep {
+ public:
+  explicit TileSweep(const Head<T, B>& head)
+      : head_(head),
+        bias_(head.bias_rows),
+        features_(round_up(head.values.cols, packet_size<T>)),
+        queries_(query_tile * std::max<Index>(head.queries.cols, 1)),
+        scores_(query_tile * key_tile<T>),
+        out_(query_tile * std::max<Index>(features_, 1)) {}
+
+  /// Attention of query rows [first, first + query_tile) or to the end, written to the same rows of `values` and
+  /// `log_sum_exp`.
+  void run(Index first, Strided<T> values, Strided<double> log_sum_exp) {
+    first_ = first;
+    count_ = std::min(query_tile, head_.place.queries - first);
+    load_queries();
+    bias_.queries(first, count_);
+    KeyRange reach{max_position, min_position};
+    for (Index r = 0; r < count_; ++r) {
+      rows_[r] = {};
+      visible_[r] = head_.place.visible(bias_.support(r), first + r);
+      if (visible_[r].empty()) continue;
+      reach = {std::min(reach.begin, visible_[r].begin), std::max(reach.end, visible_[r].end)};
+    }
+    if (!reach.empty()) {
+      if constexpr (BoundedTail<B>) {
+        if (head_.groups != nullptr)
+          visit_outwards(reach);
+        else
+          visit_all(reach);
+      } else {
+        visit_all(reach);
+      }
+    }
+    store(values, log_sum_exp);
+  }
+
+  /// Pairs whose score was computed so far, whole panels counted.
+  [[nodiscard]] Index visited_pairs() const { return visited_pairs_; }
+
+ private:
+  void load_queries() {
+    const Index depth = head_.queries.cols;
+    for (Index r = 0; r < count_; ++r)
+      for (Index t = 0; t < depth; ++t) queries_[r * depth + t] = head_.queries(first_ + r, t) * head_.scale;
+    const Index padded = round_up(count_, score_rows);
+    std::fill(queries_.data() + count_ * depth, queries_.data() + padded * depth, T(0));
+    std::fill(out_.data(), out_.data() + round_up(count_, value_rows) * features_, T(0));
+  }
+
+  /// From the queries outwards: the largest scores tend to come first, and later tiles seldom move the maximum.
+  void visit_all(KeyRange reach) {
+    const Index begin = reach.begin / key_tile<T>, end = (reach.end - 1) / key_tile<T> + 1;
+    const Index nearest = std::clamp(key_row(count_ - 1) / key_tile<T>, begin, end - 1);
+    for (Index tile = nearest; tile >= begin; --tile) visit(tile * key_tile<T>, key_tile<T>);
+    for (Index tile = nearest + 1; tile < end; ++tile) visit(tile * key_tile<T>, key_tile<T>);
+  }
+
+  /// The same by groups of keys, leaving out what the tolerance allows. Neighbouring groups are visited together.
+  void visit_outwards(KeyRange reach)
+    requires BoundedTail<B>
+  {
+    constexpr Index room = key_tile<T> / key_group;
+    SkipTest<T, B> test(*head_.groups, head_.bias, head_.bias_rows.reference(), head_.tolerance,
+                        static_cast<double>(head_.softcap));
+    test.start(queries_.data(), head_.queries.cols, key_row(0), count_);
+    const Index begin = reach.begin / key_group, end = (reach.end - 1) / key_group + 1;
+    const Index low = std::clamp(round_down(key_row(0), key_group) / key_group, begin, end - 1);
+    const Index high = std::clamp(round_down(key_row(count_ - 1), key_group) / key_group, low, end - 1);
+    const auto take = [&](Index first, Index last) {
+      if (first == last) return;
+      visit(first * key_group, (last - first) * key_group);
+      test.update(rows_, visible_);
+    };
+    take(low, high + 1);
+    Index pending = low;  // groups [g, pending) wait to be visited
+    Index g = low - 1;
+    for (; g >= begin; --g) {
+      if (test.skip_up_to(g)) break;
+      if (test.skip_group(g)) {
+        take(g + 1, pending);
+        pending = g;
+      } else if (pending - g == room) {
+        take(g, pending);
+        pending = g;
+      }
+    }
+    take(g + 1, pending);
+    pending = high + 1;  // groups [pending, g) wait
+    for (g = high + 1; g < end; ++g) {
+      if (test.skip_from(g)) break;
+      if (test.skip_group(g)) {
+        take(pending, g);
+        pending = g + 1;
+      } else if (g + 1 - pending == room) {
+        take(pending, g + 1);
+        pending = g + 1;
+      }
+    }
+    take(pending, g);
+  }
+
+  /// The key row at the position of row r of the tile; it need not exist.
+  [[nodiscard]] Index key_row(Index r) const { return head_.place.query_position(first_ + r) - head_.place.key_offset; }
+
+  /// Takes in key rows [tile, tile + width): whole panels, at most a key tile of them.
+  void visit(Index tile, Index width) {
+    width = std::min(width, head_.place.keys - tile);
+    bool any = false;
+    for (Index r = 0; r < query_tile; ++r) {
+      local_[r] = {0, 0};
+      if (r >= count_) continue;
+      const KeyRange range = intersect(visible_[r], {tile, tile + width});
+      if (range.empty()) continue;
+      local_[r] = {range.begin - tile, range.end - tile};
+      any = true;
+    }
+    if (!any) return;
+    bias_.keys(tile, width);
+    for (Index r = 0; r < count_; r += score_rows) score_block(tile, r);
+    const ValueTile<T> values(head_.values, tile, width, copy_);
+    values_finite_ = Finite::unknown;
+    for (Index r = 0; r < count_; r += value_rows) value_block(values, r);
+  }
+
+  /// The smallest range that holds those of rows [first, first + count).
+  KeyRange hull(Index first, Index count) const {
+    KeyRange all{max_position, min_position};
+    for (Index r = first; r < std::min(first + count, count_); ++r)
+      if (!local_[r].empty())
+        all = {std::min(all.begin, local_[r].begin), std::max(all.end, local_[r].end)};
+    return all;
+  }
+
+  /// Scores of one block of rows against the panels it sees, then their weights exp(score - maximum) in place.
+  void score_block(Index tile, Index first) {
+    const KeyRange seen = hull(first, score_rows);
+    if (seen.empty()) return;
+    const Index begin = round_down(seen.begin, panel_keys<T>), end = round_up(seen.end, panel_keys<T>);
+    visited_pairs_ += (end - begin) * std::min<Index>(score_rows, count_ - first);
+    const bool fused = BiasRows<B, T>::prepared && head_.softcap == 0;
+    const Index depth = head_.queries.cols;
+    constexpr int W = packet_size<T>;
+    Packet<T> maxima[score_rows];
+    const T* weights[score_rows];
+    for (int r = 0; r < score_rows; ++r) {
+      maxima[r] = pset1<Packet<T>>(-std::numeric_limits<T>::infinity());
+      if constexpr (BiasRows<B, T>::prepared)
+        weights[r] = bias_.row(std::min(first + r, count_ - 1));
+    }
+    const T* queries = &queries_[first * depth];
+    for (Index column = begin; column < end; column += panel_keys<T>) {
+      const T* panel = head_.keys.panel(tile + column);
+      T* scores = &scores_[first * key_tile<T> + column];
+      const auto keep = [&](auto r, auto c, Packet<T> score) POSLSH_INLINE_LAMBDA {
+        pstoreu(scores + r * key_tile<T> + c * W, score);
+        maxima[r] = pmax(maxima[r], score);
+      };
+      if (fused)
+        score_panel<T, score_rows>(queries, depth, panel, depth, [&](auto r, auto c, Packet<T> score)
+                                                                      POSLSH_INLINE_LAMBDA {
+          if constexpr (BiasRows<B, T>::prepared)
+            score = padd(score, ploadu<Packet<T>>(weights[r] + column + c * W));
+          keep(r, c, score);
+        });
+      else
+        score_panel<T, score_rows>(queries, depth, panel, depth, keep);
+    }
+    for (Index r = first; r < std::min(first + score_rows, count_); ++r) {
+      const KeyRange range = local_[r];
+      if (range.empty()) continue;
+      T* scores = &scores_[r * key_tile<T>];
+      if (!fused) finish_scores(r, range, scores);
+      const bool whole = (fused || UnitWeights<B>) && head_.softcap == 0 && range == KeyRange{begin, end};
+      exponentiate(r, range, scores, whole ? predux_max(maxima[r - first]) : largest(scores, range));
+    }
+  }
+
+  /// What the product could not do on the way out: the cap, and a bias without prepared rows.
+  void finish_scores(Index r, KeyRange range, T* scores) const {
+    if (head_.softcap != 0)
+      for (Index j = range.begin; j < range.end; ++j) scores[j] = head_.softcap * std::tanh(scores[j] / head_.softcap);
+    bias_.add(r, range.begin, scores + range.begin, range.size());
+  }
+
+  static T largest(const T* scores, KeyRange range) {
+    constexpr int W = packet_size<T>;
+    Packet<T> maxima = pset1<Packet<T>>(-std::numeric_limits<T>::infinity());
+    Index j = range.begin;
+    for (; j + W <= range.end; j += W) maxima = pmax(maxima, ploadu<Packet<T>>(scores + j));
+    T maximum = predux_max(maxima);
+    for (; j < range.end; ++j) maximum = scores[j] > maximum ? scores[j] : maximum;
+    return maximum;
+  }
+
+  /// Replaces the scores of a row by exp(score - maximum) and moves its sums to the new maximum.
+  void exponentiate(Index r, KeyRange range, T* scores, T tile_maximum) {
+    constexpr int W = packet_size<T>;
+    RunningRow<T>& row = rows_[r];
+    if (tile_maximum > row.maximum) {
+      const T shrink = std::exp(row.maximum - tile_maximum);  // 0 for a row without finite scores so far
+      row.maximum = tile_maximum;
+      row.sum *= static_cast<double>(shrink);
+      if (!row.empty)
+        for (Index f = 0; f < features_; ++f) out_[r * features_ + f] *= shrink;
+    }
+    row.empty = false;
+    // Where every score so far is -inf or NaN, any finite reference serves: exp gives 0 and NaN again.
+    const T reference = row.maximum == -std::numeric_limits<T>::infinity() ? T(0) : row.maximum;
+    const Packet<T> maximum = pset1<Packet<T>>(reference);
+    Packet<T> sums = pset1<Packet<T>>(T(0));
+    Index j = range.begin;
+    for (; j + W <= range.end; j += W) {
+      const Packet<T> weight = exp_nonpositive<T>(psub(ploadu<Packet<T>>(scores + j), maximum));
+      pstoreu(scores + j, weight);
+      sums = padd(sums, weight);
+    }
+    T sum = predux(sums);
+    if (j < range.end) {
+      T lanes[W];
+      for (int lane = 0; lane < W; ++lane) lanes[lane] = j + lane < range.end ? scores[j + lane] : reference;
+      pstoreu(lanes, exp_nonpositive<T>(psub(ploadu<Packet<T>>(lanes), maximum)));
+      for (Index lane = 0; j + lane < range.end; ++lane) {
+        scores[j + lane] = lanes[lane];
+        sum += lanes[lane];
+      }
+    }
+    row.sum += static_cast<double>(sum);
+  }
+
+  /// Adds the values of the tile to one block of rows.
+  void value_block(const ValueTile<T>& values, Index first) {
+    const KeyRange seen = hull(first, value_rows);
+    if (seen.empty()) return;
+    const Index rows = std::min<Index>(value_rows, count_ - first);
+    bool ragged = false;
+    for (Index r = first; r < first + rows; ++r) ragged = ragged || local_[r] != seen;
+    // A masked key has weight 0 in the block's product, and 0 x infinity would leave a trace.
+    if (rows < value_rows / 2 || (ragged && !finite(values))) {
+      for (Index r = first; r < first + rows; ++r)
+        add_values<T, 1>(&scores_[r * key_tile<T> + local_[r].begin], key_tile<T>,
+                         values.data + local_[r].begin * values.stride, values.stride, local_[r].size(),
+                         &out_[r * features_], features_, features_);
+      return;
+    }
+    for (Index r = first; r < first + value_rows; ++r) {
+      T* weights = &scores_[r * key_tile<T>];
+      const KeyRange range = local_[r].empty() ? KeyRange{seen.end, seen.end} : local_[r];
+      std::fill(weights + seen.begin, weights + range.begin, T(0));
+      std::fill(weights + range.end, weights + seen.end, T(0));
+    }
+    add_values<T, value_rows>(&scores_[first * key_tile<T> + seen.begin], key_tile<T>,
+                              values.data + seen.begin * values.stride, values.stride, seen.size(),
+                              &out_[first * features_], features_, features_);
+  }
+
+  /// Whether all values that some row of the tile sees are finite; found out at the first question.
+  bool finite(const ValueTile<T>& values) {
+    if (values_finite_ == Finite::unknown) {
+      const KeyRange seen = hull(0, count_);
+      values_finite_ = values.finite(seen.begin, seen.end, head_.values.cols) ? Finite::yes : Finite::no;
+    }
+    return values_finite_ == Finite::yes;
+  }
+
+  void store(Strided<T> values, Strided<double> log_sum_exp) const {
+    const double reference = head_.bias_rows.reference();
+    for (Index r = 0; r < count_; ++r) {
+      const RunningRow<T>& row = rows_[r];
+      const FinishedRow finished =
+          finish_row(row.empty, static_cast<double>(row.maximum) + reference, row.sum, head_.sink);
+      const T factor = static_cast<T>(finished.factor);
+      for (Index f = 0; f < values.cols; ++f)
+        values(first_ + r, f) = row.empty ? T(0) : out_[r * features_ + f] * factor;
+      log_sum_exp(first_ + r, 0) = finished.log_sum_exp;
+    }
+  }
+
+  enum class Finite { unknown, yes, no };
+
+  const Head<T, B>& head_;
+  typename BiasRows<B, T>::Rows bias_;
+  Index features_;
+  Index first_ = 0, count_ = 0, visited_pairs_ = 0;
+  RunningRow<T> rows_[query_tile];
+  KeyRange visible_[query_tile], local_[query_tile];
+  Buffer<T> queries_, scores_, out_, copy_;
+  Finite values_finite_ = Finite::unknown;
+};
+
+}  // namespace POSLSH_SIMD
+}  // namespace poslsh::detail

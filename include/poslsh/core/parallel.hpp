@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// \file
+/// A loop over independent tasks, on threads that live as long as the call.
+
+#include "poslsh/core/types.hpp"
+
+#include <atomic>
+#include <exception>
+#include <thread>
+#include <vector>
+
+namespace poslsh::detail {
+
+/// Runs body(task, worker) once for each task in [0, tasks), on at most `threads` threads, the caller's among them;
+/// worker is in [0, threads). Tasks are handed out one by one, so that a result may depend on the task but never on
+/// the worker. The first exception of a body stops the handing out and is thrown to the caller. No thread outlives
+/// the call, and no pool, environment variable or setting of a caller's runtime is touched.
+template <class Body>
+void parallel_for(Index tasks, int threads, Body&& body) {
+  const int workers = static_cast<int>(tasks < threads ? tasks : Index{threads});
+  if (workers <= 1) {
+    for (Index task = 0; task < tasks; ++task) body(task, 0);
+    return;
+  }
+  std::atomic<Index> next{0};
+#if POSLSH_EXCEPTIONS
+  std::exception_ptr error;
+  std::atomic<bool> failed{false};
+  const auto run = [&](int worker) {
+    try {
+      for (Index task; !failed && (task = next++) < tasks;) body(task, worker);
+    } catch (...) {
+      if (!failed.exchange(true)) error = std::current_exception();
+    }
+  };
+#else
+  const auto run = [&](int worker) {
+    for (Index task; (task = next++) < tasks;) body(task, worker);
+  };
+#endif
+  {
+    std::vector<std::jthread> others;
+    others.reserve(static_cast<std::size_t>(workers - 1));
+#if POSLSH_EXCEPTIONS
+    try {
+      for (int worker = 1; worker < workers; ++worker) others.emplace_back(run, worker);
+    } catch (const std::system_error&) {
+      // No more threads to be had: those that started, and the caller, do all the work.
+    }
+#else
+    for (int worker = 1; worker < workers; ++worker) others.emplace_back(run, worker);
+#endif
+    run(0);
+  }
+#if POSLSH_EXCEPTIONS
+  if (error) std::rethrow_exception(error);
+#endif
+}
+
+}  // namespace poslsh::detail

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// \file
+/// Indices, matrices and ranges of positions.
+
+#include "poslsh/core/config.hpp"
+
+namespace poslsh {
+
+/// Every count and position: signed, 64 bits.
+using Index = Eigen::Index;
+static_assert(sizeof(Index) == 8, "poslsh needs 64-bit indices");
+
+/// Rows are tokens, columns are features (`tokens x features`), row after row in memory.
+template <class T>
+using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+template <class T>
+using Vector = Eigen::Matrix<T, Eigen::Dynamic, 1>;
+
+/// Stand for "unbounded" in a range of positions. No token lies beyond +-2^52, so a window or an offset added to
+/// either cannot overflow.
+inline constexpr Index min_position = -(Index{1} << 62);
+inline constexpr Index max_position = Index{1} << 62;
+
+/// Positions [begin, end); empty when end <= begin.
+struct KeyRange {
+  Index begin = 0;
+  Index end = 0;
+
+  [[nodiscard]] constexpr bool empty() const { return end <= begin; }
+  [[nodiscard]] constexpr Index size() const { return empty() ? 0 : end - begin; }
+  [[nodiscard]] constexpr bool contains(Index position) const { return begin <= position && position < end; }
+  friend constexpr bool operator==(const KeyRange&, const KeyRange&) = default;
+};
+
+/// The positions in both ranges. An empty result still has ends, which keep their order between neighbouring rows.
+[[nodiscard]] constexpr KeyRange intersect(KeyRange a, KeyRange b) {
+  return {a.begin > b.begin ? a.begin : b.begin, a.end < b.end ? a.end : b.end};
+}
+
+}  // namespace poslsh

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// \file
+/// Positional LSH (arXiv 2605.09472): hashes of positions whose bins are contiguous blocks.
+
+#include "poslsh/core/random.hpp"
+#include "poslsh/core/types.hpp"
+#include "poslsh/position/kernel.hpp"
+
+#include <limits>
+#include <vector>
+
+namespace poslsh {
+
+/// One random binning: bin(i) = floor((i - shift) / width). Its bins are contiguous blocks of positions.
+///
+/// A width <= 1 gives every position a bin of its own, an infinite width one bin to all.
+/// bin and block agree exactly for every |position| <= 2^52; both are pure and cost a few divisions.
+struct PositionHash {
+  double width = std::numeric_limits<double>::infinity();
+  double shift = 0;
+  double weight = 1;  ///< of this binning's mask in a MeanMask
+
+  /// The bin of a position. Never decreases with the position.
+  [[nodiscard]] Index bin(Index position) const {
+    if (width <= 1) return position;
+    if (width == std::numeric_limits<double>::infinity()) return 0;
+    return static_cast<Index>(std::floor((static_cast<double>(position) - shift) / width));
+  }
+
+  /// All positions in the bin of this one; +-2^62 where the block has no end.
+  [[nodiscard]] KeyRange block(Index position) const {
+    if (width <= 1) return {position, position + 1};
+    if (width == std::numeric_limits<double>::infinity()) return {min_position, max_position};
+    const Index own = bin(position);
+    return {first_of_bin(own), first_of_bin(own + 1)};
+  }
+
+  /// \throws Error unless width > 0 (infinity included), |shift| <= 2^52, weight > 0 and finite
+  void validate() const {
+    POSLSH_CHECK(width > 0, "hash width", width, "positive");
+    POSLSH_CHECK(std::abs(shift) <= 0x1p52, "hash shift", shift, "within +-2^52");
+    POSLSH_CHECK(weight > 0 && std::isfinite(weight), "hash weight", weight, "positive and finite");
+  }
+
+  friend bool operator==(const PositionHash&, const PositionHash&) = default;
+
+ private:
+  /// The smallest position whose bin is at least this one: an estimate, put right by asking bin() itself.
+  Index first_of_bin(Index target) const {
+    const double estimate = std::ceil(static_cast<double>(target) * width + shift);
+    if (estimate >= 0x1p62) return max_position;
+    if (estimate <= -0x1p62) return min_position;
+    Index position = static_cast<Index>(estimate);
+    while (bin(position - 1) >= target) --position;
+    while (bin(position) < target) ++position;
+    return position;
+  }
+};
+
+/// How draw_hashes spreads its draws. The mean mask is an unbiased estimate of the kernel under each.
+enum class Sampling {
+  independent,  ///< the paper's: every width and shift on its own, weights 1
+  stratified,   ///< one width in each of w equally likely strata, m equally spaced shifts each, weights 1
+  importance,   ///< stratified draws of widths twice as wide, weighted by the ratio of densities
+};
+
+namespace detail {
+
+/// The largest divisor m of samples with 2 m^2 <= samples, at least 1: shifts a width in a stratified draw.
+[[nodiscard]] constexpr Index shifts_per_width(Index samples) {
+  Index best = 1;
+  for (Index m = 2; 2 * m * m <= samples; ++m)
+    if (samples % m == 0) best = m;
+  return best;
+}
+
+}  // namespace detail
+
+/// Draws the hashes of a mean mask: E[(1/s) sum_r weight_r M_r(i, j)] = kernel(|i - j|).
+///
+/// - independent: width = quantile(U), shift = width U', weight 1.
+/// - stratified: s = w m, m the largest divisor of s with 2 m^2 <= s; for a < w one width quantile((a + U_a) / w),
+///   for c < m the shifts width (c + V_a) / m; weight 1.
+/// - importance: widths of the stretched kernel k(x / 2), W = 2 quantile((a + U_a) / w), same shifts, weighted by
+///   density(W) / (density(W / 2) / 2): far pairs, which matter where scores are high, are covered more often. For
+///   LaplaceKernel the weight is 4 exp(-W / (2 sigma)). The diagonal is 1 only on average.
+///
+/// \param kernel   value and width law, see DistanceKernel
+/// \param samples  s >= 1
+/// \param seed, stream  the draws are a pure function of (kernel, samples, seed, sampling, stream); give heads that
+///                 shall draw independently streams of their own
+/// \throws Error unless samples >= 1, or if the kernel's widths are not positive
+/// Cost O(samples) quantiles. For the library's kernels the bits are the same on every platform.
+template <DistanceKernel K>
+[[nodiscard]] std::vector<PositionHash> draw_hashes(const K& kernel, Index samples, std::uint64_t seed,
+                                                    Sampling sampling = Sampling::importance,
+                                                    std::uint64_t stream = 0) {
+  POSLSH_CHECK(samples >= 1, "samples", samples, "at least 1");
+  const bool stretched = sampling == Sampling::importance;
+  const Index shifts = sampling == Sampling::independent ? 1 : detail::shifts_per_width(samples);
+  const Index widths = samples / shifts;
+  std::vector<PositionHash> hashes;
+  hashes.reserve(static_cast<std::size_t>(samples));
+  for (Index a = 0; a < widths; ++a) {
+    const std::uint64_t counter = 2 * static_cast<std::uint64_t>(a);
+    double probability = random_uniform(seed, stream, counter);
+    if (sampling != Sampling::independent)
+      probability = (static_cast<double>(a) + probability) / static_cast<double>(widths);
+    // A sum that rounds up to 1 would ask for an infinite width.
+    if (probability > 1 - 0x1p-53) probability = 1 - 0x1p-53;
+    const double quantile = kernel.width_quantile(probability);
+    PositionHash hash{stretched ? 2 * quantile : quantile, 0, 1};
+    if (stretched) hash.weight = 2 * kernel.width_density(hash.width) / kernel.width_density(quantile);
+    hash.validate();
+    const double offset = random_uniform(seed, stream, counter + 1);
+    for (Index c = 0; c < shifts; ++c) {
+      hash.shift = hash.width * ((static_cast<double>(c) + offset) / static_cast<double>(shifts));
+      if (!(hash.shift < hash.width)) hash.shift = 0;  // rounded up to the whole width: the same bins
+      hashes.push_back(hash);
+    }
+  }
+  return hashes;
+}
+
+}  // namespace poslsh
