@@ -17,6 +17,7 @@
 #include "poslsh/attention/skipping.hpp"
 #include "poslsh/attention/softmax.hpp"
 #include "poslsh/attention/tile_sweep.hpp"
+#include "poslsh/attention/weights.hpp"
 #include "poslsh/core/buffer.hpp"
 #include "poslsh/core/config.hpp"
 #include "poslsh/core/math.hpp"

@@ -43,9 +43,10 @@ class DrawMerger {
       row.empty = false;
       const double relative = std::exp(mass - row.maximum);
       row.sum += relative;
-      const double with_sink = share(part.log_sum_exp[i], log_add(part.log_sum_exp[i], sink_));
-      values_.row(first + i) +=
-          static_cast<T>(merge_ == Merge::ratio ? relative : weight * with_sink) * part.values.row(i);
+      double factor = relative;
+      if (merge_ == Merge::mean)
+        factor = weight * share(part.log_sum_exp[i], log_add(part.log_sum_exp[i], sink_));
+      values_.row(first + i) += static_cast<T>(factor) * part.values.row(i);
     }
   }
 

@@ -21,27 +21,26 @@ inline constexpr int value_packets = many_registers ? 4 : 2;
 template <class T>
 inline constexpr Index panel_keys = score_packets * packet_size<T>;
 
-/// scores[r, 0 .. panel_keys) = sum_t queries[r, t] panel[t, :] for r < Rows; panel is depth x panel_keys, packed.
-/// finish(r, c, packet) gets packet c of row r.
-template <class T, int Rows, class Finish>
+/// finish(r, c, packet): packet c of sum_t queries[r, t] panel[t, :], for r < Rows and c < Packets; the panel holds
+/// `depth` rows of panel_keys keys.
+template <class T, int Rows, int Packets, class Finish>
 EIGEN_ALWAYS_INLINE void score_panel(const T* queries, Index query_stride, const T* panel, Index depth,
                                      Finish&& finish) {
   constexpr int W = packet_size<T>;
-  Packet<T> sum[Rows][score_packets];
+  Packet<T> sum[Rows][Packets];
   unrolled<Rows>([&](auto r) POSLSH_INLINE_LAMBDA {
-    unrolled<score_packets>([&](auto c) POSLSH_INLINE_LAMBDA { sum[r][c] = pset1<Packet<T>>(T(0)); });
+    unrolled<Packets>([&](auto c) POSLSH_INLINE_LAMBDA { sum[r][c] = pset1<Packet<T>>(T(0)); });
   });
   for (Index t = 0; t < depth; ++t, panel += panel_keys<T>) {
-    Packet<T> keys[score_packets];
-    unrolled<score_packets>([&](auto c) POSLSH_INLINE_LAMBDA { keys[c] = ploadu<Packet<T>>(panel + c * W); });
+    Packet<T> keys[Packets];
+    unrolled<Packets>([&](auto c) POSLSH_INLINE_LAMBDA { keys[c] = ploadu<Packet<T>>(panel + c * W); });
     unrolled<Rows>([&](auto r) POSLSH_INLINE_LAMBDA {
       const Packet<T> query = pset1<Packet<T>>(queries[r * query_stride + t]);
-      unrolled<score_packets>(
-          [&](auto c) POSLSH_INLINE_LAMBDA { sum[r][c] = pmadd(query, keys[c], sum[r][c]); });
+      unrolled<Packets>([&](auto c) POSLSH_INLINE_LAMBDA { sum[r][c] = pmadd(query, keys[c], sum[r][c]); });
     });
   }
   unrolled<Rows>([&](auto r) POSLSH_INLINE_LAMBDA {
-    unrolled<score_packets>([&](auto c) POSLSH_INLINE_LAMBDA { finish(r, c, sum[r][c]); });
+    unrolled<Packets>([&](auto c) POSLSH_INLINE_LAMBDA { finish(r, c, sum[r][c]); });
   });
 }
 

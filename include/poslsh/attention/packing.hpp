@@ -26,6 +26,15 @@ inline constexpr Index key_tile = 384;
 [[nodiscard]] constexpr Index round_down(Index n, Index unit) { return n - (n % unit + unit) % unit; }
 [[nodiscard]] constexpr Index round_up(Index n, Index unit) { return (n + unit - 1) / unit * unit; }
 
+/// to[t to_stride] = factor from[t from_stride] for t < count; fast where both strides are 1.
+template <class T>
+void copy_row(const T* from, Index from_stride, T factor, Index count, T* to, Index to_stride) {
+  if (from_stride == 1 && to_stride == 1)
+    for (Index t = 0; t < count; ++t) to[t] = factor * from[t];
+  else
+    for (Index t = 0; t < count; ++t) to[t * to_stride] = factor * from[t * from_stride];
+}
+
 /// The key rows of a range, transposed in panels of panel_keys<T> keys: element (t, c) of a panel is feature t of its
 /// key c. Panels are counted from key row 0; places past the last row hold 0. Memory: one copy of the keys.
 template <class T>
@@ -52,12 +61,26 @@ class PackedKeys {
 
  private:
   void pack(Strided<const T> keys, Index panel_index) {
+    constexpr int W = packet_size<T>;
     const Index begin = panel_index * panel_keys<T>;
     T* panel = data_.data() + (panel_index - first_) * panel_keys<T> * depth_;
-    for (Index c = 0; c < panel_keys<T>; ++c) {
-      const bool present = begin + c < keys.rows;
-      for (Index t = 0; t < depth_; ++t) panel[t * panel_keys<T> + c] = present ? keys(begin + c, t) : T(0);
+    for (Index c = 0; c < panel_keys<T>; c += W) {
+      Index t = 0;
+      if (keys.col_stride == 1 && begin + c + W <= keys.rows)
+        for (; t + W <= depth_; t += W) transpose_square(keys.row(begin + c) + t, keys.row_stride, panel + t * panel_keys<T> + c);
+      for (Index lane = c; lane < c + W; ++lane)
+        for (Index rest = t; rest < depth_; ++rest)
+          panel[rest * panel_keys<T> + lane] = begin + lane < keys.rows ? keys(begin + lane, rest) : T(0);
     }
+  }
+
+  /// A square of packets: W keys by W features.
+  static void transpose_square(const T* from, Index stride, T* to) {
+    constexpr int W = packet_size<T>;
+    Eigen::internal::PacketBlock<Packet<T>, W> block;
+    for (int i = 0; i < W; ++i) block.packet[i] = ploadu<Packet<T>>(from + i * stride);
+    if constexpr (W > 1) Eigen::internal::ptranspose(block);
+    for (int i = 0; i < W; ++i) pstoreu(to + i * panel_keys<T>, block.packet[i]);
   }
 
   Buffer<T> data_;
@@ -82,18 +105,28 @@ struct ValueTile {
     copy.require(key_tile<T> * stride);
     for (Index j = 0; j < count; ++j) {
       T* row = &copy[j * stride];
-      for (Index f = 0; f < values.cols; ++f) row[f] = values(first + j, f);
+      copy_row(values.row(first + j), values.col_stride, T(1), values.cols, row, 1);
       std::fill(row + values.cols, row + stride, T(0));
     }
     data = copy.data();
   }
 
-  /// Whether rows [begin, end) hold neither infinity nor NaN in their first `features` places.
+  /// Whether rows [begin, end) hold neither infinity nor NaN in their first `features` places, whole packets.
   [[nodiscard]] bool finite(Index begin, Index end, Index features) const {
-    T sum = 0;  // x * 0 is 0 for a finite x, else NaN
-    for (Index j = begin; j < end; ++j)
-      for (Index f = 0; f < features; ++f) sum += data[j * stride + f] * T(0);
-    return sum == T(0);
+    constexpr Index W = packet_size<T>;
+    const Packet<T> zero = pset1<Packet<T>>(T(0));
+    Packet<T> sum = zero, other = zero;  // x * 0 is 0 for a finite x, else NaN
+    for (Index j = begin; j < end; ++j) {
+      const T* row = data + j * stride;
+      Index f = 0;
+      for (; f + 2 * W <= features; f += 2 * W) {
+        sum = pmadd(ploadu<Packet<T>>(row + f), zero, sum);
+        other = pmadd(ploadu<Packet<T>>(row + f + W), zero, other);
+      }
+      if (f < features) sum = pmadd(ploadu<Packet<T>>(row + f), zero, sum);
+    }
+    sum = padd(sum, other);
+    return predux(sum) == T(0);
   }
 };
 

@@ -8,6 +8,7 @@
 #include "poslsh/attention/packing.hpp"
 #include "poslsh/attention/skipping.hpp"
 #include "poslsh/attention/softmax.hpp"
+#include "poslsh/attention/weights.hpp"
 
 #include <cmath>
 
@@ -69,14 +70,14 @@ class TileSweep {
     store(values, log_sum_exp);
   }
 
-  /// Pairs whose score was computed so far, whole panels counted.
+  /// Pairs whose score was computed so far, whole packets counted.
   [[nodiscard]] Index visited_pairs() const { return visited_pairs_; }
 
  private:
   void load_queries() {
     const Index depth = head_.queries.cols;
     for (Index r = 0; r < count_; ++r)
-      for (Index t = 0; t < depth; ++t) queries_[r * depth + t] = head_.queries(first_ + r, t) * head_.scale;
+      copy_row(head_.queries.row(first_ + r), head_.queries.col_stride, head_.scale, depth, &queries_[r * depth], 1);
     const Index padded = round_up(count_, score_rows);
     std::fill(queries_.data() + count_ * depth, queries_.data() + padded * depth, T(0));
     std::fill(out_.data(), out_.data() + round_up(count_, value_rows) * features_, T(0));
@@ -170,66 +171,54 @@ class TileSweep {
   void score_block(Index tile, Index first) {
     const KeyRange seen = hull(first, score_rows);
     if (seen.empty()) return;
-    const Index begin = round_down(seen.begin, panel_keys<T>), end = round_up(seen.end, panel_keys<T>);
-    visited_pairs_ += (end - begin) * std::min<Index>(score_rows, count_ - first);
+    constexpr int W = packet_size<T>;
+    const KeyRange done{round_down(seen.begin, W), round_up(seen.end, W)};
+    visited_pairs_ += done.size() * std::min<Index>(score_rows, count_ - first);
     const bool fused = BiasRows<B, T>::prepared && head_.softcap == 0;
     const Index depth = head_.queries.cols;
-    constexpr int W = packet_size<T>;
     Packet<T> maxima[score_rows];
     const T* weights[score_rows];
     for (int r = 0; r < score_rows; ++r) {
       maxima[r] = pset1<Packet<T>>(-std::numeric_limits<T>::infinity());
-      if constexpr (BiasRows<B, T>::prepared)
-        weights[r] = bias_.row(std::min(first + r, count_ - 1));
+      if constexpr (BiasRows<B, T>::prepared) weights[r] = bias_.row(std::min(first + r, count_ - 1));
     }
     const T* queries = &queries_[first * depth];
-    for (Index column = begin; column < end; column += panel_keys<T>) {
-      const T* panel = head_.keys.panel(tile + column);
+    for (Index column = done.begin; column < done.end;) {
+      const Index inside = column % panel_keys<T>;
+      const Index next = std::min(column - inside + panel_keys<T>, done.end);
+      const T* panel = head_.keys.panel(tile + column) + inside;
       T* scores = &scores_[first * key_tile<T> + column];
-      const auto keep = [&](auto r, auto c, Packet<T> score) POSLSH_INLINE_LAMBDA {
-        pstoreu(scores + r * key_tile<T> + c * W, score);
-        maxima[r] = pmax(maxima[r], score);
-      };
-      if (fused)
-        score_panel<T, score_rows>(queries, depth, panel, depth, [&](auto r, auto c, Packet<T> score)
-                                                                      POSLSH_INLINE_LAMBDA {
-          if constexpr (BiasRows<B, T>::prepared)
-            score = padd(score, ploadu<Packet<T>>(weights[r] + column + c * W));
-          keep(r, c, score);
-        });
-      else
-        score_panel<T, score_rows>(queries, depth, panel, depth, keep);
+      unrolled<score_packets>([&](auto less) POSLSH_INLINE_LAMBDA {
+        constexpr int packets = decltype(less)::value + 1;
+        if (next - column != packets * W) return;
+        score_panel<T, score_rows, packets>(
+            queries, depth, panel, depth, [&](auto r, auto c, Packet<T> score) POSLSH_INLINE_LAMBDA {
+              if constexpr (BiasRows<B, T>::prepared)
+                if (fused) score = padd(score, ploadu<Packet<T>>(weights[r] + column + c * W));
+              pstoreu(scores + r * key_tile<T> + c * W, score);
+              maxima[r] = pmax(maxima[r], score);
+            });
+      });
+      column = next;
     }
     for (Index r = first; r < std::min(first + score_rows, count_); ++r) {
       const KeyRange range = local_[r];
       if (range.empty()) continue;
       T* scores = &scores_[r * key_tile<T>];
       if (!fused) finish_scores(r, range, scores);
-      const bool whole = (fused || UnitWeights<B>) && head_.softcap == 0 && range == KeyRange{begin, end};
-      exponentiate(r, range, scores, whole ? predux_max(maxima[r - first]) : largest(scores, range));
+      const bool whole = (fused || UnitWeights<B>) && head_.softcap == 0 && range == done;
+      weigh(r, range, scores, whole ? predux_max(maxima[r - first]) : largest(scores, range));
     }
   }
 
   /// What the product could not do on the way out: the cap, and a bias without prepared rows.
   void finish_scores(Index r, KeyRange range, T* scores) const {
-    if (head_.softcap != 0)
-      for (Index j = range.begin; j < range.end; ++j) scores[j] = head_.softcap * std::tanh(scores[j] / head_.softcap);
+    if (head_.softcap != 0) soft_cap(scores, range, head_.softcap);
     bias_.add(r, range.begin, scores + range.begin, range.size());
   }
 
-  static T largest(const T* scores, KeyRange range) {
-    constexpr int W = packet_size<T>;
-    Packet<T> maxima = pset1<Packet<T>>(-std::numeric_limits<T>::infinity());
-    Index j = range.begin;
-    for (; j + W <= range.end; j += W) maxima = pmax(maxima, ploadu<Packet<T>>(scores + j));
-    T maximum = predux_max(maxima);
-    for (; j < range.end; ++j) maximum = scores[j] > maximum ? scores[j] : maximum;
-    return maximum;
-  }
-
   /// Replaces the scores of a row by exp(score - maximum) and moves its sums to the new maximum.
-  void exponentiate(Index r, KeyRange range, T* scores, T tile_maximum) {
-    constexpr int W = packet_size<T>;
+  void weigh(Index r, KeyRange range, T* scores, T tile_maximum) {
     RunningRow<T>& row = rows_[r];
     if (tile_maximum > row.maximum) {
       const T shrink = std::exp(row.maximum - tile_maximum);  // 0 for a row without finite scores so far
@@ -241,25 +230,7 @@ class TileSweep {
     row.empty = false;
     // Where every score so far is -inf or NaN, any finite reference serves: exp gives 0 and NaN again.
     const T reference = row.maximum == -std::numeric_limits<T>::infinity() ? T(0) : row.maximum;
-    const Packet<T> maximum = pset1<Packet<T>>(reference);
-    Packet<T> sums = pset1<Packet<T>>(T(0));
-    Index j = range.begin;
-    for (; j + W <= range.end; j += W) {
-      const Packet<T> weight = exp_nonpositive<T>(psub(ploadu<Packet<T>>(scores + j), maximum));
-      pstoreu(scores + j, weight);
-      sums = padd(sums, weight);
-    }
-    T sum = predux(sums);
-    if (j < range.end) {
-      T lanes[W];
-      for (int lane = 0; lane < W; ++lane) lanes[lane] = j + lane < range.end ? scores[j + lane] : reference;
-      pstoreu(lanes, exp_nonpositive<T>(psub(ploadu<Packet<T>>(lanes), maximum)));
-      for (Index lane = 0; j + lane < range.end; ++lane) {
-        scores[j + lane] = lanes[lane];
-        sum += lanes[lane];
-      }
-    }
-    row.sum += static_cast<double>(sum);
+    row.sum += static_cast<double>(exponentiate(scores, range, reference));
   }
 
   /// Adds the values of the tile to one block of rows.
@@ -292,20 +263,20 @@ class TileSweep {
   bool finite(const ValueTile<T>& values) {
     if (values_finite_ == Finite::unknown) {
       const KeyRange seen = hull(0, count_);
-      values_finite_ = values.finite(seen.begin, seen.end, head_.values.cols) ? Finite::yes : Finite::no;
+      values_finite_ = values.finite(seen.begin, seen.end, features_) ? Finite::yes : Finite::no;
     }
     return values_finite_ == Finite::yes;
   }
 
-  void store(Strided<T> values, Strided<double> log_sum_exp) const {
+  void store(Strided<T> values, Strided<double> log_sum_exp) {
     const double reference = head_.bias_rows.reference();
     for (Index r = 0; r < count_; ++r) {
       const RunningRow<T>& row = rows_[r];
       const FinishedRow finished =
           finish_row(row.empty, static_cast<double>(row.maximum) + reference, row.sum, head_.sink);
-      const T factor = static_cast<T>(finished.factor);
-      for (Index f = 0; f < values.cols; ++f)
-        values(first_ + r, f) = row.empty ? T(0) : out_[r * features_ + f] * factor;
+      // A row without keys holds zeros, and its factor is 0.
+      copy_row(&out_[r * features_], 1, static_cast<T>(finished.factor), values.cols, values.row(first_ + r),
+               values.col_stride);
       log_sum_exp(first_ + r, 0) = finished.log_sum_exp;
     }
   }

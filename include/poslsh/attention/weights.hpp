@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// \file
+/// A row of scores becomes a row of softmax weights, in whole packets.
+
+#include "poslsh/attention/simd.hpp"
+
+#include <cmath>
+#include <limits>
+
+namespace poslsh::detail {
+inline namespace POSLSH_SIMD {
+
+/// Calls body(j, inside) for each aligned packet scores[j, j + W) that meets the range; inside(packet, other) keeps the
+/// lanes of `packet` that are in the range and takes those of `other` elsewhere. Only the two ends pay for it.
+template <class T, class Body>
+EIGEN_ALWAYS_INLINE void each_packet(KeyRange range, Body&& body) {
+  constexpr Index W = packet_size<T>;
+  const auto all = [](Packet<T> packet, Packet<T>) POSLSH_INLINE_LAMBDA { return packet; };
+  const auto partial = [&](Index j) POSLSH_INLINE_LAMBDA {
+    if constexpr (W > 1) {
+      const Packet<T> lane = Eigen::internal::plset<Packet<T>>(static_cast<T>(j));
+      const Packet<T> mask =
+          Eigen::internal::pand(Eigen::internal::pcmp_le(pset1<Packet<T>>(static_cast<T>(range.begin)), lane),
+                                Eigen::internal::pcmp_lt(lane, pset1<Packet<T>>(static_cast<T>(range.end))));
+      body(j, [&](Packet<T> packet, Packet<T> other) POSLSH_INLINE_LAMBDA {
+        return Eigen::internal::pselect(mask, packet, other);
+      });
+    }
+  };
+  Index j = range.begin - range.begin % W;
+  if (j < range.begin) {
+    partial(j);
+    j += W;
+  }
+  for (; j + W <= range.end; j += W) body(j, all);
+  if (j < range.end) partial(j);
+}
+
+/// The largest of scores[range]; NaN is passed over. Reads whole packets.
+template <class T>
+[[nodiscard]] T largest(const T* scores, KeyRange range) {
+  const Packet<T> lowest = pset1<Packet<T>>(-std::numeric_limits<T>::infinity());
+  Packet<T> maxima = lowest;
+  each_packet<T>(range, [&](Index j, auto&& inside) POSLSH_INLINE_LAMBDA {
+    maxima = pmax(maxima, inside(ploadu<Packet<T>>(scores + j), lowest));
+  });
+  return predux_max(maxima);
+}
+
+/// scores[range] = exp(scores[range] - maximum), in place; returns their sum. The rest of the packets at both ends
+/// becomes 0.
+template <class T>
+[[nodiscard]] T exponentiate(T* scores, KeyRange range, T maximum) {
+  const Packet<T> maxima = pset1<Packet<T>>(maximum), zero = pset1<Packet<T>>(T(0));
+  Packet<T> sums = zero;
+  each_packet<T>(range, [&](Index j, auto&& inside) POSLSH_INLINE_LAMBDA {
+    const Packet<T> weight = inside(exp_nonpositive<T>(psub(ploadu<Packet<T>>(scores + j), maxima)), zero);
+    pstoreu(scores + j, weight);
+    sums = padd(sums, weight);
+  });
+  return predux(sums);
+}
+
+/// scores[range] = cap tanh(scores[range] / cap).
+template <class T>
+void soft_cap(T* scores, KeyRange range, T cap) {
+  for (Index j = range.begin; j < range.end; ++j) scores[j] = cap * std::tanh(scores[j] / cap);
+}
+
+}  // namespace POSLSH_SIMD
+}  // namespace poslsh::detail
