@@ -11,7 +11,7 @@
 #include <optional>
 #include <vector>
 
-namespace poslsh {
+namespace poslsh::inline POSLSH_SIMD {
 namespace detail {
 
 /// Checks that q, k and v belong together.
@@ -127,4 +127,4 @@ template <class Q, class K, class V, PositionBias B>
   return output;
 }
 
-}  // namespace poslsh
+}  // namespace poslsh::inline POSLSH_SIMD

@@ -10,7 +10,7 @@
 #include <concepts>
 #include <limits>
 
-namespace poslsh {
+namespace poslsh::inline POSLSH_SIMD {
 
 /// A bias gives each pair of absolute positions a weight w(query, key) >= 0, as a logarithm:
 /// - `support(query)`: the contiguous keys of positive weight (+-2^62 for no end); both ends never decrease with the
@@ -112,4 +112,4 @@ void validate(const B& bias) {
 }
 
 }  // namespace detail
-}  // namespace poslsh
+}  // namespace poslsh::inline POSLSH_SIMD

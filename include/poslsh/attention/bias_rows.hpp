@@ -15,8 +15,7 @@
 #include "poslsh/attention/options.hpp"
 #include "poslsh/attention/packing.hpp"
 
-namespace poslsh::detail {
-inline namespace POSLSH_SIMD {
+namespace poslsh::inline POSLSH_SIMD::detail {
 
 /// Any bias: no rows are prepared; its own add_log_weights is called row by row.
 template <class B, class T>
@@ -62,8 +61,8 @@ class BiasRows<B, T> {
   BiasRows(const B& bias, const Placement& place)
       : bias_(bias), place_(place), shift_(place.key_offset - place.query_offset) {
     if (place.queries == 0 || place.keys == 0) return;
-    const Index first = std::max(shift_ - (place.queries - 1), -place.left);
-    const Index last = std::min(shift_ + place.keys - 1, place.right);
+    const Index first = (std::max)(shift_ - (place.queries - 1), -place.left);
+    const Index last = (std::min)(shift_ + place.keys - 1, place.right);
     if (last < first) return;
     reference_ = bias.log_weight_at(std::clamp<Index>(0, first, last));
     base_ = first - margin;
@@ -107,5 +106,4 @@ class BiasRows<B, T> {
   double reference_ = 0;
 };
 
-}  // namespace POSLSH_SIMD
-}  // namespace poslsh::detail
+}  // namespace poslsh::inline POSLSH_SIMD::detail

@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-namespace poslsh {
+namespace poslsh::inline POSLSH_SIMD {
 
 /// How blockwise_attention joins its s draws; T_r, D_r are the attention of draw r and its softmax denominator.
 enum class Merge {
@@ -81,7 +81,7 @@ struct BlockPair {
   std::vector<BlockPair> pairs;
   for (Index row = 0; row < place.queries;) {
     const KeyRange block = hash.block(place.query_position(row));
-    const Index end = std::min(block.end - place.query_offset, place.queries);
+    const Index end = (std::min)(block.end - place.query_offset, place.queries);
     const KeyRange keys{place.visible(block, row).begin, place.visible(block, end - 1).end};
     if (!keys.empty()) pairs.push_back({{row, end}, keys});
     row = end;
@@ -166,4 +166,4 @@ template <class Q, class K, class V>
                              });
 }
 
-}  // namespace poslsh
+}  // namespace poslsh::inline POSLSH_SIMD

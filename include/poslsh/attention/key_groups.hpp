@@ -10,8 +10,7 @@
 #include <limits>
 #include <vector>
 
-namespace poslsh::detail {
-inline namespace POSLSH_SIMD {
+namespace poslsh::inline POSLSH_SIMD::detail {
 
 /// Keys in a group: whole panels.
 inline constexpr Index key_group = 96;
@@ -34,12 +33,12 @@ class KeyGroups {
     norm_.resize(static_cast<std::size_t>(count_));
     constexpr Index chunk = 16;
     parallel_for((count_ + chunk - 1) / chunk, threads, [&](Index task, int) {
-      for (Index g = task * chunk; g < std::min(count_, (task + 1) * chunk); ++g) bound(keys, g);
+      for (Index g = task * chunk; g < (std::min)(count_, (task + 1) * chunk); ++g) bound(keys, g);
     });
     up_to_ = norm_;
     from_ = norm_;
-    for (std::size_t g = 1; g < norm_.size(); ++g) up_to_[g] = std::max(up_to_[g - 1], up_to_[g]);
-    for (std::size_t g = norm_.size() - 1; g-- > 0;) from_[g] = std::max(from_[g + 1], from_[g]);
+    for (std::size_t g = 1; g < norm_.size(); ++g) up_to_[g] = (std::max)(up_to_[g - 1], up_to_[g]);
+    for (std::size_t g = norm_.size() - 1; g-- > 0;) from_[g] = (std::max)(from_[g + 1], from_[g]);
   }
 
   [[nodiscard]] Index begin() const { return first_; }
@@ -54,7 +53,7 @@ class KeyGroups {
   [[nodiscard]] std::size_t at(Index group) const { return static_cast<std::size_t>(group - first_); }
 
   void bound(Strided<const T> keys, Index g) {
-    const Index begin = (first_ + g) * key_group, end = std::min(begin + key_group, keys.rows);
+    const Index begin = (first_ + g) * key_group, end = (std::min)(begin + key_group, keys.rows);
     T* centre = centres_.data() + g * depth_;
     double centre_norm = 0;
     for (Index t = 0; t < depth_; ++t) centre[t] = 0;
@@ -83,5 +82,4 @@ class KeyGroups {
   std::vector<T> spread_, norm_, up_to_, from_;
 };
 
-}  // namespace POSLSH_SIMD
-}  // namespace poslsh::detail
+}  // namespace poslsh::inline POSLSH_SIMD::detail

@@ -16,8 +16,7 @@
 #include <algorithm>
 #include <vector>
 
-namespace poslsh::detail {
-inline namespace POSLSH_SIMD {
+namespace poslsh::inline POSLSH_SIMD::detail {
 
 /// The outermost keys of blocks on one side of a run, farthest first, each with the weight of its blocks. Positions
 /// count towards the run: they are negated on the side ahead.
@@ -69,8 +68,8 @@ struct WeightSteps {
     auto step = std::upper_bound(positions.begin(), positions.end(), begin);
     if (step != positions.begin()) --step;
     for (; step != positions.end() && *step < end; ++step) {
-      const Index to = std::next(step) == positions.end() ? end : std::min(*std::next(step), end);
-      fill(std::max(*step, begin), to, log_weights[static_cast<std::size_t>(step - positions.begin())]);
+      const Index to = std::next(step) == positions.end() ? end : (std::min)(*std::next(step), end);
+      fill((std::max)(*step, begin), to, log_weights[static_cast<std::size_t>(step - positions.begin())]);
     }
   }
 };
@@ -81,7 +80,7 @@ class BiasRows<MeanMask, T> {
   static constexpr bool prepared = true;
   BiasRows(const MeanMask& mask, const Placement& place) : mask_(mask), place_(place) {
     double largest = 0;
-    for (const PositionHash& hash : mask.hashes()) largest = std::max(largest, hash.weight);
+    for (const PositionHash& hash : mask.hashes()) largest = (std::max)(largest, hash.weight);
     // Sums relative to the largest weight fit any scalar type; the factor returns through log_sum_exp.
     unit_ = 1 / largest;
     reference_ = std::log(largest / static_cast<double>(mask.samples()));
@@ -117,10 +116,10 @@ class BiasRows<MeanMask, T> {
       for (Index i = 0; i < runs(); ++i) {
         const Run& run = at(i);
         T* row = rows_.data() + i * key_tile<T> - begin;
-        run.behind.each(begin, std::min(run.end, end),
+        run.behind.each(begin, (std::min)(run.end, end),
                         [&](Index from, Index to, T weight) { std::fill(row + from, row + to, weight); });
         // Ahead, key j stands at -j, and the edge of a block that ends before e at 1 - e, its last key.
-        run.ahead.each(1 - end, 1 - std::max(run.end, begin), [&](Index from, Index to, T weight) {
+        run.ahead.each(1 - end, 1 - (std::max)(run.end, begin), [&](Index from, Index to, T weight) {
           std::fill(row + (1 - to), row + (1 - from), weight);
         });
       }
@@ -210,5 +209,4 @@ class BiasRows<MeanMask, T> {
   double unit_ = 1, reference_ = 0;
 };
 
-}  // namespace POSLSH_SIMD
-}  // namespace poslsh::detail
+}  // namespace poslsh::inline POSLSH_SIMD::detail

@@ -9,8 +9,7 @@
 
 #include "poslsh/attention/simd.hpp"
 
-namespace poslsh::detail {
-inline namespace POSLSH_SIMD {
+namespace poslsh::inline POSLSH_SIMD::detail {
 
 inline constexpr int score_rows = many_registers ? 8 : 4;
 inline constexpr int score_packets = 3;
@@ -83,5 +82,4 @@ inline void add_values(const T* weights, Index weight_stride, const T* values, I
   });
 }
 
-}  // namespace POSLSH_SIMD
-}  // namespace poslsh::detail
+}  // namespace poslsh::inline POSLSH_SIMD::detail

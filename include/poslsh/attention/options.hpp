@@ -10,7 +10,7 @@
 #include <cmath>
 #include <optional>
 
-namespace poslsh {
+namespace poslsh::inline POSLSH_SIMD {
 
 /// Run-time options of every attention function. Defaults are plain full attention.
 struct AttentionOptions {
@@ -83,11 +83,11 @@ struct Placement {
   Placement place{queries, keys, query_offset, options.key_offset};
   if (options.window_left) {
     POSLSH_CHECK(*options.window_left >= 0, "window_left", *options.window_left, "at least 0");
-    place.left = std::min(*options.window_left, max_position);
+    place.left = (std::min)(*options.window_left, max_position);
   }
   if (options.window_right) {
     POSLSH_CHECK(*options.window_right >= 0, "window_right", *options.window_right, "at least 0");
-    place.right = std::min(*options.window_right, max_position);
+    place.right = (std::min)(*options.window_right, max_position);
   }
   if (options.causal) place.right = 0;
   return place;
@@ -99,4 +99,4 @@ struct Placement {
 }
 
 }  // namespace detail
-}  // namespace poslsh
+}  // namespace poslsh::inline POSLSH_SIMD

@@ -11,8 +11,7 @@
 
 #include <algorithm>
 
-namespace poslsh::detail {
-inline namespace POSLSH_SIMD {
+namespace poslsh::inline POSLSH_SIMD::detail {
 
 /// Queries in a tile: a multiple of the rows of either product.
 inline constexpr Index query_tile = 96;
@@ -49,7 +48,7 @@ class PackedKeys {
     data_ = Buffer<T>(panels * panel_keys<T> * depth_);
     constexpr Index chunk = 16;
     parallel_for((panels + chunk - 1) / chunk, threads, [&](Index task, int) {
-      for (Index p = task * chunk; p < std::min(panels, (task + 1) * chunk); ++p) pack(keys, first_ + p);
+      for (Index p = task * chunk; p < (std::min)(panels, (task + 1) * chunk); ++p) pack(keys, first_ + p);
     });
   }
 
@@ -77,7 +76,7 @@ class PackedKeys {
   /// A square of packets: W keys by W features.
   static void transpose_square(const T* from, Index stride, T* to) {
     constexpr int W = packet_size<T>;
-    Eigen::internal::PacketBlock<Packet<T>, W> block;
+    PacketSquare<T> block;
     for (int i = 0; i < W; ++i) block.packet[i] = ploadu<Packet<T>>(from + i * stride);
     if constexpr (W > 1) Eigen::internal::ptranspose(block);
     for (int i = 0; i < W; ++i) pstoreu(to + i * panel_keys<T>, block.packet[i]);
@@ -130,5 +129,4 @@ struct ValueTile {
   }
 };
 
-}  // namespace POSLSH_SIMD
-}  // namespace poslsh::detail
+}  // namespace poslsh::inline POSLSH_SIMD::detail

@@ -13,26 +13,6 @@
 #include <iterator>
 #include <utility>
 
-// Everything whose layout or code follows the vector unit lives in a namespace named after it, so that objects
-// built with different -m flags can be linked into one program without sharing code.
-#if defined(EIGEN_VECTORIZE_AVX512)
-#define POSLSH_SIMD simd_avx512
-#elif defined(EIGEN_VECTORIZE_AVX) && defined(EIGEN_VECTORIZE_FMA)
-#define POSLSH_SIMD simd_avx_fma
-#elif defined(EIGEN_VECTORIZE_AVX)
-#define POSLSH_SIMD simd_avx
-#elif defined(EIGEN_VECTORIZE_SSE4_1)
-#define POSLSH_SIMD simd_sse4
-#elif defined(EIGEN_VECTORIZE_SSE)
-#define POSLSH_SIMD simd_sse
-#elif defined(EIGEN_VECTORIZE_NEON)
-#define POSLSH_SIMD simd_neon
-#elif defined(EIGEN_VECTORIZE)
-#define POSLSH_SIMD simd_other
-#else
-#define POSLSH_SIMD simd_none
-#endif
-
 #if defined(__GNUC__) || defined(__clang__)
 #define POSLSH_INLINE_LAMBDA __attribute__((always_inline))
 #else
@@ -45,8 +25,7 @@
 #pragma GCC diagnostic ignored "-Wignored-attributes"
 #endif
 
-namespace poslsh::detail {
-inline namespace POSLSH_SIMD {
+namespace poslsh::inline POSLSH_SIMD::detail {
 
 using Eigen::internal::padd;
 using Eigen::internal::ploadu;
@@ -64,6 +43,10 @@ using Packet = typename Eigen::internal::packet_traits<T>::type;
 
 template <class T>
 inline constexpr int packet_size = Eigen::internal::unpacket_traits<Packet<T>>::size;
+
+/// As many packets as a packet has lanes.
+template <class T>
+using PacketSquare = Eigen::internal::PacketBlock<Packet<T>, packet_size<T>>;
 
 inline constexpr bool many_registers = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS >= 32;
 
@@ -143,8 +126,7 @@ EIGEN_ALWAYS_INLINE Packet<T> exp_nonpositive(Packet<T> x) {
   return pmul(sum, shift_into_exponent<T>(shifted));
 }
 
-}  // namespace POSLSH_SIMD
-}  // namespace poslsh::detail
+}  // namespace poslsh::inline POSLSH_SIMD::detail
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic pop

@@ -23,8 +23,7 @@
 #include "poslsh/attention/key_groups.hpp"
 #include "poslsh/attention/softmax.hpp"
 
-namespace poslsh::detail {
-inline namespace POSLSH_SIMD {
+namespace poslsh::inline POSLSH_SIMD::detail {
 
 /// A bias whose far weights can be bounded.
 template <class B>
@@ -80,11 +79,11 @@ class SkipTest {
     T score = 0, worst = -std::numeric_limits<T>::infinity();
     for (Index r = 0; r < count_; ++r) {
       score = dot(queries_ + r * depth_, centre) + norms_[r] * spread;
-      if (!take(worst, std::min(cap_, score) - budgets_[r], score)) return false;
+      if (!take(worst, (std::min)(cap_, score) - budgets_[r], score)) return false;
     }
     // A weight that falls with the distance on each side is largest at the ends of a range or nearest to 0.
     const Index low = begin - (first_ + count_ - 1), high = end - 1 - first_;
-    const double weight = std::max({bias_.log_weight_at(low), bias_.log_weight_at(high),
+    const double weight = (std::max)({bias_.log_weight_at(low), bias_.log_weight_at(high),
                                     bias_.log_weight_at(std::clamp<Index>(0, low, high))});
     return pay(static_cast<double>(worst) + weight + std::log(static_cast<double>(key_group)));
   }
@@ -105,7 +104,7 @@ class SkipTest {
     T worst = -std::numeric_limits<T>::infinity();
     for (Index r = 0; r < count_; ++r) {
       const T score = norms_[r] * norm;
-      if (!take(worst, std::min(cap_, score) - budgets_[r], score)) return false;
+      if (!take(worst, (std::min)(cap_, score) - budgets_[r], score)) return false;
     }
     return pay(static_cast<double>(worst) + bias_.log_tail(nearest_offset));
   }
@@ -144,5 +143,4 @@ class SkipTest {
   T norms_[query_tile], budgets_[query_tile];
 };
 
-}  // namespace POSLSH_SIMD
-}  // namespace poslsh::detail
+}  // namespace poslsh::inline POSLSH_SIMD::detail

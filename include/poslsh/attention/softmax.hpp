@@ -10,7 +10,7 @@
 
 #include <limits>
 
-namespace poslsh {
+namespace poslsh::inline POSLSH_SIMD {
 namespace detail {
 
 inline constexpr double minus_infinity = -std::numeric_limits<double>::infinity();
@@ -43,9 +43,9 @@ struct FinishedRow {
 
 /// log(exp(a) + exp(b)), -inf where both are.
 [[nodiscard]] inline double log_add(double a, double b) {
-  const double high = std::max(a, b);
+  const double high = (std::max)(a, b);
   if (high == minus_infinity || a != a || b != b) return a + b;
-  return high + std::log1p(std::exp(std::min(a, b) - high));
+  return high + std::log1p(std::exp((std::min)(a, b) - high));
 }
 
 /// The share of a part in a whole, exp(part - whole); 0 for an empty part.
@@ -80,4 +80,4 @@ template <class T>
   return merged;
 }
 
-}  // namespace poslsh
+}  // namespace poslsh::inline POSLSH_SIMD

@@ -12,8 +12,7 @@
 
 #include <cmath>
 
-namespace poslsh::detail {
-inline namespace POSLSH_SIMD {
+namespace poslsh::inline POSLSH_SIMD::detail {
 
 /// One head: its inputs, shared read-only by all sweeps.
 template <class T, class B>
@@ -47,7 +46,7 @@ class TileSweep {
   /// `log_sum_exp`.
   void run(Index first, Strided<T> values, Strided<double> log_sum_exp) {
     first_ = first;
-    count_ = std::min(query_tile, head_.place.queries - first);
+    count_ = (std::min)(query_tile, head_.place.queries - first);
     load_queries();
     bias_.queries(first, count_);
     KeyRange reach{max_position, min_position};
@@ -55,7 +54,7 @@ class TileSweep {
       rows_[r] = {};
       visible_[r] = head_.place.visible(bias_.support(r), first + r);
       if (visible_[r].empty()) continue;
-      reach = {std::min(reach.begin, visible_[r].begin), std::max(reach.end, visible_[r].end)};
+      reach = {(std::min)(reach.begin, visible_[r].begin), (std::max)(reach.end, visible_[r].end)};
     }
     if (!reach.empty()) {
       if constexpr (BoundedTail<B>) {
@@ -140,7 +139,7 @@ class TileSweep {
 
   /// Takes in key rows [tile, tile + width): whole panels, at most a key tile of them.
   void visit(Index tile, Index width) {
-    width = std::min(width, head_.place.keys - tile);
+    width = (std::min)(width, head_.place.keys - tile);
     bool any = false;
     for (Index r = 0; r < query_tile; ++r) {
       local_[r] = {0, 0};
@@ -161,9 +160,9 @@ class TileSweep {
   /// The smallest range that holds those of rows [first, first + count).
   KeyRange hull(Index first, Index count) const {
     KeyRange all{max_position, min_position};
-    for (Index r = first; r < std::min(first + count, count_); ++r)
+    for (Index r = first; r < (std::min)(first + count, count_); ++r)
       if (!local_[r].empty())
-        all = {std::min(all.begin, local_[r].begin), std::max(all.end, local_[r].end)};
+        all = {(std::min)(all.begin, local_[r].begin), (std::max)(all.end, local_[r].end)};
     return all;
   }
 
@@ -180,12 +179,12 @@ class TileSweep {
     const T* weights[score_rows];
     for (int r = 0; r < score_rows; ++r) {
       maxima[r] = pset1<Packet<T>>(-std::numeric_limits<T>::infinity());
-      if constexpr (BiasRows<B, T>::prepared) weights[r] = bias_.row(std::min(first + r, count_ - 1));
+      if constexpr (BiasRows<B, T>::prepared) weights[r] = bias_.row((std::min)(first + r, count_ - 1));
     }
     const T* queries = &queries_[first * depth];
     for (Index column = done.begin; column < done.end;) {
       const Index inside = column % panel_keys<T>;
-      const Index next = std::min(column - inside + panel_keys<T>, done.end);
+      const Index next = (std::min)(column - inside + panel_keys<T>, done.end);
       const T* panel = head_.keys.panel(tile + column) + inside;
       T* scores = &scores_[first * key_tile<T> + column];
       unrolled<score_packets>([&](auto less) POSLSH_INLINE_LAMBDA {
@@ -201,7 +200,7 @@ class TileSweep {
       });
       column = next;
     }
-    for (Index r = first; r < std::min(first + score_rows, count_); ++r) {
+    for (Index r = first; r < (std::min)(first + score_rows, count_); ++r) {
       const KeyRange range = local_[r];
       if (range.empty()) continue;
       T* scores = &scores_[r * key_tile<T>];
@@ -293,5 +292,4 @@ class TileSweep {
   Finite values_finite_ = Finite::unknown;
 };
 
-}  // namespace POSLSH_SIMD
-}  // namespace poslsh::detail
+}  // namespace poslsh::inline POSLSH_SIMD::detail

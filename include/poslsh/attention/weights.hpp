@@ -9,8 +9,7 @@
 #include <cmath>
 #include <limits>
 
-namespace poslsh::detail {
-inline namespace POSLSH_SIMD {
+namespace poslsh::inline POSLSH_SIMD::detail {
 
 /// Calls body(j, inside) for each aligned packet scores[j, j + W) that meets the range; inside(packet, other) keeps the
 /// lanes of `packet` that are in the range and takes those of `other` elsewhere. Only the two ends pay for it.
@@ -69,5 +68,4 @@ void soft_cap(T* scores, KeyRange range, T cap) {
   for (Index j = range.begin; j < range.end; ++j) scores[j] = cap * std::tanh(scores[j] / cap);
 }
 
-}  // namespace POSLSH_SIMD
-}  // namespace poslsh::detail
+}  // namespace poslsh::inline POSLSH_SIMD::detail

@@ -9,7 +9,7 @@
 #include <memory>
 #include <new>
 
-namespace poslsh::detail {
+namespace poslsh::inline POSLSH_SIMD::detail {
 
 /// Uninitialised room for `size` values, aligned to a cache line.
 ///
@@ -44,4 +44,4 @@ class Buffer {
   Index size_ = 0;
 };
 
-}  // namespace poslsh::detail
+}  // namespace poslsh::inline POSLSH_SIMD::detail

@@ -36,6 +36,26 @@
 #define POSLSH_EXCEPTIONS 0
 #endif
 
+// Code, packed layouts and Eigen's allocator follow the vector unit. Everything but Error lives in an inline namespace
+// named after it, so that objects built with different -m flags can be linked into one program without sharing code.
+#if defined(EIGEN_VECTORIZE_AVX512)
+#define POSLSH_SIMD simd_avx512
+#elif defined(EIGEN_VECTORIZE_AVX) && defined(EIGEN_VECTORIZE_FMA)
+#define POSLSH_SIMD simd_avx_fma
+#elif defined(EIGEN_VECTORIZE_AVX)
+#define POSLSH_SIMD simd_avx
+#elif defined(EIGEN_VECTORIZE_SSE4_1)
+#define POSLSH_SIMD simd_sse4
+#elif defined(EIGEN_VECTORIZE_SSE)
+#define POSLSH_SIMD simd_sse
+#elif defined(EIGEN_VECTORIZE_NEON)
+#define POSLSH_SIMD simd_neon
+#elif defined(EIGEN_VECTORIZE)
+#define POSLSH_SIMD simd_other
+#else
+#define POSLSH_SIMD simd_none
+#endif
+
 namespace poslsh {
 
 /// What every entry point throws on bad input. The message names the argument, its value and what it must be.
@@ -63,7 +83,7 @@ class Error : public std::invalid_argument {
       ::poslsh::detail::fail(argument, value, requirement);   \
   } while (false)
 
-namespace poslsh::detail {
+namespace poslsh::inline POSLSH_SIMD::detail {
 
 /// A value as the shortest text that reads back as the same value.
 template <class V>
@@ -85,4 +105,4 @@ template <class V>
   std::abort();  // reached only if a replaced POSLSH_FAIL returns
 }
 
-}  // namespace poslsh::detail
+}  // namespace poslsh::inline POSLSH_SIMD::detail

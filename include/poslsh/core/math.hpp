@@ -15,7 +15,7 @@
 #include <cstdint>
 #include <limits>
 
-namespace poslsh::detail {
+namespace poslsh::inline POSLSH_SIMD::detail {
 
 inline constexpr double ln2_high = 0x1.62e42fefa38p-1;     // ln 2 to 42 bits: n * ln2_high is exact for |n| < 2^11
 inline constexpr double ln2_low = 0x1.ef35793c7673p-45;    // ln 2 - ln2_high
@@ -73,4 +73,4 @@ inline double portable_exp(double x) {
   return std::ldexp(sum, static_cast<int>(n));
 }
 
-}  // namespace poslsh::detail
+}  // namespace poslsh::inline POSLSH_SIMD::detail

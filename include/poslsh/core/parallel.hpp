@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-namespace poslsh::detail {
+namespace poslsh::inline POSLSH_SIMD::detail {
 
 /// Runs body(task, worker) once for each task in [0, tasks), on at most `threads` threads, the caller's among them;
 /// worker is in [0, threads). Tasks are handed out one by one, so that a result may depend on the task but never on
@@ -59,4 +59,4 @@ void parallel_for(Index tasks, int threads, Body&& body) {
 #endif
 }
 
-}  // namespace poslsh::detail
+}  // namespace poslsh::inline POSLSH_SIMD::detail

@@ -12,7 +12,7 @@
 #include <array>
 #include <cstdint>
 
-namespace poslsh::detail {
+namespace poslsh::inline POSLSH_SIMD::detail {
 
 /// Ten rounds of Philox4x32 on a counter under a key.
 [[nodiscard]] constexpr std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter,
@@ -27,9 +27,9 @@ namespace poslsh::detail {
   return counter;
 }
 
-}  // namespace poslsh::detail
+}  // namespace poslsh::inline POSLSH_SIMD::detail
 
-namespace poslsh {
+namespace poslsh::inline POSLSH_SIMD {
 
 /// 64 random bits: a pure function of (seed, stream, index).
 [[nodiscard]] constexpr std::uint64_t random_bits(std::uint64_t seed, std::uint64_t stream, std::uint64_t index) {
@@ -45,4 +45,4 @@ namespace poslsh {
   return (static_cast<double>(random_bits(seed, stream, index) >> 12) + 0.5) * 0x1p-52;
 }
 
-}  // namespace poslsh
+}  // namespace poslsh::inline POSLSH_SIMD

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <utility>
 
-namespace poslsh::detail {
+namespace poslsh::inline POSLSH_SIMD::detail {
 
 /// rows x cols values at data[i * row_stride + j * col_stride].
 template <class T>
@@ -71,4 +71,4 @@ class Viewed {
   std::conditional_t<has_memory<Derived>, const Derived&, const Matrix<T>> held_;
 };
 
-}  // namespace poslsh::detail
+}  // namespace poslsh::inline POSLSH_SIMD::detail

@@ -6,7 +6,7 @@
 
 #include "poslsh/core/config.hpp"
 
-namespace poslsh {
+namespace poslsh::inline POSLSH_SIMD {
 
 /// Every count and position: signed, 64 bits.
 using Index = Eigen::Index;
@@ -40,4 +40,4 @@ struct KeyRange {
   return {a.begin > b.begin ? a.begin : b.begin, a.end < b.end ? a.end : b.end};
 }
 
-}  // namespace poslsh
+}  // namespace poslsh::inline POSLSH_SIMD

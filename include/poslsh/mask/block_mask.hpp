@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-namespace poslsh {
+namespace poslsh::inline POSLSH_SIMD {
 
 /// M(i, j) = 1 where positions i and j, both in [0, n), share a bin of the hash, else 0.
 ///
@@ -50,4 +50,4 @@ class BlockMask {
   std::vector<KeyRange> blocks_;
 };
 
-}  // namespace poslsh
+}  // namespace poslsh::inline POSLSH_SIMD

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-namespace poslsh {
+namespace poslsh::inline POSLSH_SIMD {
 
 /// Mt(i, j) = (1/s) sum_r weight_r M_r(i, j) over all integer positions i and j.
 ///
@@ -46,8 +46,8 @@ class MeanMask {
     KeyRange all{query, query + 1};
     for (const PositionHash& hash : hashes_) {
       const KeyRange block = hash.block(query);
-      all.begin = std::min(all.begin, block.begin);
-      all.end = std::max(all.end, block.end);
+      all.begin = (std::min)(all.begin, block.begin);
+      all.end = (std::max)(all.end, block.end);
     }
     return all;
   }
@@ -58,7 +58,7 @@ class MeanMask {
     // Behind the query the weight steps up where a block begins, ahead of it down where one ends.
     std::vector<std::pair<Index, double>> steps(hashes_.size());
     const double scale = 1 / static_cast<double>(samples());
-    const Index behind = std::min(count, query - first_key + 1);
+    const Index behind = (std::min)(count, query - first_key + 1);
     if (behind > 0) {
       for (std::size_t r = 0; r < steps.size(); ++r)
         steps[r] = {hashes_[r].block(query).begin - first_key, hashes_[r].weight};
@@ -66,7 +66,7 @@ class MeanMask {
       double sum = 0;
       for (std::size_t r = 0; r < steps.size(); ++r) {
         sum += steps[r].second;
-        const Index end = r + 1 < steps.size() ? std::min(steps[r + 1].first, behind) : behind;
+        const Index end = r + 1 < steps.size() ? (std::min)(steps[r + 1].first, behind) : behind;
         Index t = std::max<Index>(steps[r].first, 0);
         if (t >= end) continue;
         for (const T log_weight = static_cast<T>(std::log(sum * scale)); t < end; ++t) scores[t] += log_weight;
@@ -80,8 +80,8 @@ class MeanMask {
       for (std::size_t r = 0; r < steps.size(); ++r) {
         sum += steps[r].second;
         const Index first = std::max<Index>(behind, 0);
-        const Index begin = r + 1 < steps.size() ? std::max(steps[r + 1].first, first) : first;
-        const Index end = std::min(steps[r].first, count);
+        const Index begin = r + 1 < steps.size() ? (std::max)(steps[r + 1].first, first) : first;
+        const Index end = (std::min)(steps[r].first, count);
         if (begin >= end) continue;
         const T log_weight = static_cast<T>(std::log(sum * scale));
         for (Index t = begin; t < end; ++t) scores[t] += log_weight;
@@ -104,7 +104,7 @@ class MeanMask {
     for (Index i = 0; i < n; ++i) {
       for (std::size_t r = 0; r < hashes_.size(); ++r) {
         if (block_end[r] > i) continue;
-        block_end[r] = std::min(hashes_[r].block(i).end, n);
+        block_end[r] = (std::min)(hashes_[r].block(i).end, n);
         last_column[static_cast<std::size_t>(block_end[r] - 1)] += hashes_[r].weight;
       }
       double sum = 0;
@@ -121,4 +121,4 @@ class MeanMask {
   std::vector<PositionHash> hashes_;
 };
 
-}  // namespace poslsh
+}  // namespace poslsh::inline POSLSH_SIMD

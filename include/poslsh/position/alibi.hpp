@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace poslsh {
+namespace poslsh::inline POSLSH_SIMD {
 
 /// The slope of each head, head 0 first, steepest first.
 ///
@@ -33,4 +33,4 @@ namespace poslsh {
   return slopes;
 }
 
-}  // namespace poslsh
+}  // namespace poslsh::inline POSLSH_SIMD

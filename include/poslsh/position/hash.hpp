@@ -11,7 +11,7 @@
 #include <limits>
 #include <vector>
 
-namespace poslsh {
+namespace poslsh::inline POSLSH_SIMD {
 
 /// One random binning: bin(i) = floor((i - shift) / width). Its bins are contiguous blocks of positions.
 ///
@@ -124,4 +124,4 @@ template <DistanceKernel K>
   return hashes;
 }
 
-}  // namespace poslsh
+}  // namespace poslsh::inline POSLSH_SIMD

@@ -10,7 +10,7 @@
 #include <cmath>
 #include <concepts>
 
-namespace poslsh {
+namespace poslsh::inline POSLSH_SIMD {
 
 /// A convex decreasing kernel k with k(0) = 1 and k(inf) = 0, and the law of the bin width that samples it.
 ///
@@ -53,7 +53,7 @@ struct LaplaceKernel {
   [[nodiscard]] double width_quantile(double probability) const {
     POSLSH_CHECK(probability >= 0 && probability <= 1, "probability", probability, "between 0 and 1");
     const double y = -detail::portable_log1p(-probability);
-    if (y == 0 || y > std::numeric_limits<double>::max()) return y * checked();
+    if (y == 0 || y > (std::numeric_limits<double>::max)()) return y * checked();
     // sqrt(2y) + 2y/3 < x < sqrt(2y) + y (Chatzigeorgiou 2013). The function is convex: from the upper bound,
     // Newton's steps come down to the root without overshooting.
     double x = std::sqrt(2 * y) + y;
@@ -68,4 +68,4 @@ struct LaplaceKernel {
   }
 };
 
-}  // namespace poslsh
+}  // namespace poslsh::inline POSLSH_SIMD
