@@ -8,6 +8,7 @@
 #include "poslsh/core/types.hpp"
 #include "poslsh/position/kernel.hpp"
 
+#include <algorithm>
 #include <limits>
 #include <vector>
 
@@ -37,10 +38,10 @@ struct PositionHash {
     return {first_of_bin(own), first_of_bin(own + 1)};
   }
 
-  /// \throws Error unless width > 0 (infinity included), |shift| <= 2^52, weight > 0 and finite
+  /// \throws Error unless width > 0 (infinity included), |shift| <= 2^52 or the width, weight > 0 and finite
   void validate() const {
     POSLSH_CHECK(width > 0, "hash width", width, "positive");
-    POSLSH_CHECK(std::abs(shift) <= 0x1p52, "hash shift", shift, "within +-2^52");
+    POSLSH_CHECK(std::abs(shift) <= (std::max)(width, 0x1p52), "hash shift", shift, "within +-2^52 or +-width");
     POSLSH_CHECK(weight > 0 && std::isfinite(weight), "hash weight", weight, "positive and finite");
   }
 

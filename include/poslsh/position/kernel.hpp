@@ -52,13 +52,13 @@ struct LaplaceKernel {
   /// \throws Error unless 0 <= p <= 1
   [[nodiscard]] double width_quantile(double probability) const {
     POSLSH_CHECK(probability >= 0 && probability <= 1, "probability", probability, "between 0 and 1");
-    const double y = -detail::portable_log1p(-probability);
-    if (y == 0 || y > (std::numeric_limits<double>::max)()) return y * checked();
+    const double unit = checked(), y = -detail::portable_log1p(-probability);
+    if (y == 0 || y == std::numeric_limits<double>::infinity()) return y;
     // sqrt(2y) + 2y/3 < x < sqrt(2y) + y (Chatzigeorgiou 2013). The function is convex: from the upper bound,
     // Newton's steps come down to the root without overshooting.
     double x = std::sqrt(2 * y) + y;
     for (int step = 0; step < 8; ++step) x = x - (detail::portable_x_minus_log1p(x) - y) * (1 + x) / x;
-    return x * sigma;
+    return x * unit;
   }
 
  private:

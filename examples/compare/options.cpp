@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT
+#include "options.hpp"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+
+#include "../support/gnuplot.hpp"
+
+namespace compare {
+namespace {
+
+/// A validator: the text is a number between the bounds.
+CLI::Validator between(double low, double high, const std::string& requirement) {
+  return CLI::Validator(
+      [=](std::string& text) {
+        double value = 0;
+        return CLI::detail::lexical_cast(text, value) && value >= low && value <= high
+                   ? std::string()
+                   : "'" + text + "' is not " + requirement;
+      },
+      "");
+}
+
+template <class Names, class Project>
+std::vector<std::string> names_of(const Names& all, Project name) {
+  std::vector<std::string> names;
+  for (const auto& entry : all) names.emplace_back(entry.*name);
+  return names;
+}
+
+std::string method_help() {
+  std::string text = "Methods to run, default all:";
+  for (const MethodName& method : all_methods)
+    text += "\n" + std::string(method.name) + ": " + std::string(method.meaning);
+  return text;
+}
+
+bool contains(const std::vector<std::string>& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+void check(const Options& options) {
+  if (options.input.empty() && !options.tokens) throw UsageError("give --input FILE or --tokens N");
+  if (!options.plot.empty() && !poslsh_examples::is_picture_name(options.plot))
+    throw UsageError("--plot: " + options.plot + " ends neither in .png nor in .svg");
+  if (!options.plot.empty() && std::none_of(options.methods.begin(), options.methods.end(), draws))
+    throw UsageError("--plot shows error against draws, and none of the methods draws");
+  for (const std::vector<double>* values : {&options.slopes, &options.sigmas})
+    for (const double value : *values)
+      if (!std::isfinite(1 / value)) throw UsageError("a slope or sigma is too small: its inverse overflows");
+}
+
+}  // namespace
+
+std::optional<Options> parse_options(int argc, char** argv) {
+  Options options;
+  std::vector<std::string> methods = names_of(all_methods, &MethodName::name), samplings{"importance"};
+  constexpr double million = 1e6;
+  const CLI::Validator count = between(1, million, "a number from 1 to 1000000");
+  const CLI::Validator positive = between(std::numeric_limits<double>::denorm_min(),
+                                          std::numeric_limits<double>::max(), "a positive finite number");
+  const CLI::Validator seed(  // the conversion would take a sign, or too many digits
+      [](const std::string& text) {
+        std::uint64_t value = 0;
+        const char* const end = text.data() + text.size();
+        const std::from_chars_result read = std::from_chars(text.data(), end, value);
+        return read.ec == std::errc() && read.ptr == end
+                   ? ""
+                   : "'" + text + "' is not a number from 0 to 2^64 - 1";
+      },
+      "");
+
+  CLI::App app(
+      "Compares ALiBi attention by positional LSH with exact ALiBi attention: time, error and keys visited.\n"
+      "Each method runs in the precision of the input; errors are against exact ALiBi attention in double.",
+      "compare");
+  CLI::Option* input = app.add_option("--input", options.input,
+                                      "Activations: a .npy file of float32 or float64, shape\n"
+                                      "[query, key, value] x heads x tokens x features");
+  CLI::Option* tokens =
+      app.add_option("--tokens", options.tokens, "Instead: so many tokens of unit normal data")
+          ->check(between(1, 1 << 24, "a number from 1 to 16777216"));
+  for (CLI::Option* shape :
+       {app.add_option("--head-dim", options.head_dim, "Features a head of generated data, default 64"),
+        app.add_option("--heads", options.heads, "Heads of generated data, default 8")})
+    shape->check(between(1, 65536, "a number from 1 to 65536"))->needs(tokens);
+  tokens->excludes(input);
+  CLI::Option* slopes =
+      app.add_option("--slopes", options.slopes, "ALiBi slopes, one a head; default: the paper's");
+  app.add_option("--sigma", options.sigmas, "Instead: 1 / slope; every head runs with every sigma")
+      ->delimiter(',')
+      ->check(positive)
+      ->excludes(slopes);
+  slopes->delimiter(',')->check(positive);
+  app.add_flag("--causal", options.causal, "A query sees no later key");
+  app.add_option("--methods", methods, method_help())
+      ->delimiter(',')
+      ->check(CLI::IsMember(names_of(all_methods, &MethodName::name)).description(""));
+  app.add_option("--samples", options.samples, "Numbers of draws, default 16,32,64,128,256")
+      ->delimiter(',')
+      ->check(count);
+  app.add_option("--sampling", samplings, "independent, stratified, importance (the default)")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"independent", "stratified", "importance"}).description(""));
+  app.add_option("--seed", options.seed, "First seed of the draws and of generated data, default 1")
+      ->check(seed);
+  app.add_option("--seeds", options.seeds, "Errors are means over so many seeds, default 1")->check(count);
+  app.add_option("--repeat", options.repeat, "Times are medians over so many runs a seed, default 3")
+      ->check(count);
+  app.add_option("--threads", options.threads, "Threads, default 1")
+      ->check(between(1, 1024, "a number from 1 to 1024"));
+  app.add_flag("--per-head", options.per_head, "Print a table for each head too (the CSV always has them)");
+  app.add_option("--csv", options.csv, "Write all results to this file");
+  app.add_option("--plot", options.plot, "Draw error against draws into this .png or .svg file, by gnuplot");
+  app.add_option("--save", options.save, "Write the activations to this .npy file");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() != 0) throw UsageError(error.what());
+    app.exit(error);
+    return std::nullopt;
+  }
+  for (const MethodName& method : all_methods)
+    if (contains(methods, method.name)) options.methods.push_back(method.kind);
+  options.samplings.clear();
+  for (const auto& [sampling, name] : all_samplings)
+    if (contains(samplings, name)) options.samplings.push_back(sampling);
+  check(options);
+  return options;
+}
+
+}  // namespace compare
