@@ -88,8 +88,10 @@ void blockwise(benchmark::State& state) {
   const std::vector<PositionHash> hashes =
       poslsh::draw_hashes(LaplaceKernel{sigma}, samples, 1, static_cast<Sampling>(state.range(2)));
   double pairs = 0;
-  for (const PositionHash& one : hashes)
-    for (const poslsh::KeyRange& block : poslsh::BlockMask(one, n).blocks()) pairs += triangle(block.size());
+  for (const PositionHash& one : hashes) {
+    const poslsh::BlockMask mask(one, n);
+    for (const poslsh::KeyRange& block : mask.blocks()) pairs += triangle(block.size());
+  }
   poslsh::AttentionOutput<float> output;
   const double time = timed_loop(
       state, [&] { output = poslsh::blockwise_attention(head.q, head.k, head.v, hashes, causal); });

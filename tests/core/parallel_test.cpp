@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <memory>
 #include <mutex>
 #include <set>
 #include <vector>
@@ -59,15 +58,19 @@ TEST_CASE("One thread means the caller's, in order") {
   REQUIRE(on_caller);
 }
 
-TEST_CASE("Two threads run two tasks at the same time") {
+TEST_CASE("Two threads run two tasks at the same time, under different numbers") {
   std::atomic<int> arrived{0}, met{0};
+  std::vector<int> workers(2, -1);
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-  parallel_for(2, 2, [&](Index, int) {
+  parallel_for(2, 2, [&](Index task, int worker) {
+    workers[static_cast<std::size_t>(task)] = worker;
     ++arrived;
     while (arrived < 2 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
     met += arrived == 2;
   });
   REQUIRE(met == 2);
+  REQUIRE(std::min(workers[0], workers[1]) == 0);
+  REQUIRE(std::max(workers[0], workers[1]) == 1);
 }
 
 TEST_CASE("There are never more threads than asked for, and the caller is one of them") {

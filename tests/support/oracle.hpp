@@ -181,13 +181,14 @@ double distance(const A& a, const B& b) {
 /// What is wrong about a result in T, or nothing. Its errors may be twice those of the naive version, plus a few units
 /// of rounding of the largest value and score, since on a small problem the naive version may just be lucky.
 template <class T>
-std::string fault(const AttentionOutput<T>& got, const DenseOutput<Wide<T>>& exact, const DenseOutput<T>& naive) {
+std::string fault(const AttentionOutput<T>& got, const DenseOutput<Wide<T>>& exact, const DenseOutput<T>& naive,
+                  double units = 2) {
   if (got.values.rows() != exact.values.rows() || got.values.cols() != exact.values.cols()) return "shape of values";
   if (got.log_sum_exp.size() != exact.log_sum_exp.size()) return "size of log_sum_exp";
   for (Index i = 0; i < got.values.rows(); ++i)
     if (exact.log_sum_exp[i] == -infinity && (got.log_sum_exp[i] != -infinity || !(got.values.row(i).array() == 0).all()))
       return "row " + std::to_string(i) + " sees no key, but is not 0 with log_sum_exp -inf";
-  const double unit = 2 * static_cast<double>(std::numeric_limits<T>::epsilon()) *
+  const double unit = units * static_cast<double>(std::numeric_limits<T>::epsilon()) *
                       (1 + static_cast<double>(exact.largest_score));
   const double values = distance(got.values, exact.values), naive_values = distance(naive.values, exact.values);
   const double lse = distance(got.log_sum_exp, exact.log_sum_exp);
@@ -203,8 +204,9 @@ std::string fault(const AttentionOutput<T>& got, const DenseOutput<Wide<T>>& exa
 /// The same for a result of attention over these inputs.
 template <class T, class Q, class K, class V, class Bias>
 std::string fault(const AttentionOutput<T>& got, const Q& q, const K& k, const V& v, const Bias& bias,
-                  const AttentionOptions& options = {}) {
-  return fault(got, dense_attention<Wide<T>>(q, k, v, bias, options), dense_attention<T>(q, k, v, bias, options));
+                  const AttentionOptions& options = {}, double units = 2) {
+  return fault(got, dense_attention<Wide<T>>(q, k, v, bias, options), dense_attention<T>(q, k, v, bias, options),
+               units);
 }
 
 /// Whether two results are the same bit by bit (any two NaN count as the same).

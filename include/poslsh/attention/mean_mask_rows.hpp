@@ -65,6 +65,7 @@ struct WeightSteps {
   /// Calls fill(from, to, log weight) for each step's part of [begin, end), in order.
   template <class Fill>
   void each(Index begin, Index end, Fill&& fill) const {
+    if (begin >= end) return;
     auto step = std::upper_bound(positions.begin(), positions.end(), begin);
     if (step != positions.begin()) --step;
     for (; step != positions.end() && *step < end; ++step) {

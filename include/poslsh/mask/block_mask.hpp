@@ -29,7 +29,8 @@ class BlockMask {
 
   [[nodiscard]] const PositionHash& hash() const { return hash_; }
   [[nodiscard]] Index size() const { return size_; }
-  [[nodiscard]] std::span<const KeyRange> blocks() const { return blocks_; }
+  [[nodiscard]] std::span<const KeyRange> blocks() const& { return blocks_; }
+  std::span<const KeyRange> blocks() const&& = delete;  // would outlive the mask it looks into
 
   /// Whether i and j share a block; false outside [0, n).
   [[nodiscard]] bool contains(Index i, Index j) const {
