@@ -133,6 +133,24 @@ TEMPLATE_TEST_CASE("A tolerance keeps its promise beside NaN behind a mask", "",
   REQUIRE(got.values.bottomRows(400).array().isNaN().all());
 }
 
+TEMPLATE_TEST_CASE("A bias of the offset need not see its own position", "", float, double) {
+  const auto [q, k, v] = normal_inputs<TestType>(200, 300, 8, 5, 15);
+  for (const Index query_offset : {Index{-30}, Index{0}, Index{100}, Index{4000}}) {
+    const AttentionOptions options{.query_offset = query_offset};
+    CAPTURE(query_offset);
+    REQUIRE(fault(attention(q, k, v, PastBias{0.1}, options), q, k, v, PastBias{0.1}, options) == "");
+  }
+}
+
+TEMPLATE_TEST_CASE("A cap beyond the scalar's range still caps", "", float, double) {
+  const auto [q, k, v] = normal_inputs<TestType>(20, 30, 8, 5, 16);
+  for (const double cap : {1e-300, 1e-50, 1e-40, 1e30, 1e39, 1e300}) {
+    const AttentionOutput<TestType> got = attention(q, k, v, NoBias{}, {.softcap = cap});
+    CAPTURE(cap);
+    CHECK(distance(got.values, attention(q, k, v, NoBias{}, cap < 1 ? AttentionOptions{.scale = 0} : AttentionOptions{}).values) < 1e-5);
+  }
+}
+
 // --- Extreme scores ----------------------------------------------------------------------------------------
 
 TEMPLATE_TEST_CASE("Scores of +-1e4 and +-1e30 neither overflow nor vanish", "", float, double) {

@@ -48,6 +48,20 @@ struct TriangleBias {
   }
 };
 
+/// ALiBi over the keys before the query, without its own: log w = -infinity at offset 0.
+struct PastBias {
+  double slope;
+  [[nodiscard]] double log_weight_at(Index offset) const {
+    return offset < 0 ? slope * static_cast<double>(offset) : -std::numeric_limits<double>::infinity();
+  }
+  [[nodiscard]] double log_weight(Index query, Index key) const { return log_weight_at(key - query); }
+  [[nodiscard]] KeyRange support(Index query) const { return {min_position, query}; }
+  template <class T>
+  void add_log_weights(Index query, Index first_key, T* scores, Index count) const {
+    for (Index t = 0; t < count; ++t) scores[t] += static_cast<T>(log_weight(query, first_key + t));
+  }
+};
+
 inline std::vector<PositionHash> random_hashes(Dice& dice) {
   const double sigma = dice.pick({0.4, 3.0, 40.0, 1000.0});
   return draw_hashes(LaplaceKernel{sigma}, dice.pick<Index>({1, 5, 64}), static_cast<std::uint64_t>(dice.below(1000)),

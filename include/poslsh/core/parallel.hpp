@@ -8,10 +8,22 @@
 
 #include <atomic>
 #include <exception>
+#include <system_error>
 #include <thread>
 #include <vector>
 
 namespace poslsh::inline POSLSH_SIMD::detail {
+
+/// Threads that are joined on the way out (std::jthread is not in every standard library yet).
+class JoiningThreads : public std::vector<std::thread> {
+ public:
+  JoiningThreads() = default;
+  JoiningThreads(const JoiningThreads&) = delete;
+  JoiningThreads& operator=(const JoiningThreads&) = delete;
+  ~JoiningThreads() {
+    for (std::thread& thread : *this) thread.join();
+  }
+};
 
 /// Runs body(task, worker) once for each task in [0, tasks), on at most `threads` threads, the caller's among them;
 /// worker is in [0, threads). Tasks are handed out one by one, so that a result may depend on the task but never on
@@ -41,7 +53,7 @@ void parallel_for(Index tasks, int threads, Body&& body) {
   };
 #endif
   {
-    std::vector<std::jthread> others;
+    JoiningThreads others;
     others.reserve(static_cast<std::size_t>(workers - 1));
 #if POSLSH_EXCEPTIONS
     try {

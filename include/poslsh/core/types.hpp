@@ -6,6 +6,9 @@
 
 #include "poslsh/core/config.hpp"
 
+#include <cstdint>
+#include <limits>
+
 namespace poslsh::inline POSLSH_SIMD {
 
 /// Every count and position: signed, 64 bits.
@@ -30,7 +33,12 @@ struct KeyRange {
   Index end = 0;
 
   [[nodiscard]] constexpr bool empty() const { return end <= begin; }
-  [[nodiscard]] constexpr Index size() const { return empty() ? 0 : end - begin; }
+  /// Positions in the range; that of an unbounded one, 2^63, is given as 2^63 - 1.
+  [[nodiscard]] constexpr Index size() const {
+    if (empty()) return 0;
+    const std::uint64_t count = static_cast<std::uint64_t>(end) - static_cast<std::uint64_t>(begin);
+    return count >> 63 != 0 ? (std::numeric_limits<Index>::max)() : static_cast<Index>(count);
+  }
   [[nodiscard]] constexpr bool contains(Index position) const { return begin <= position && position < end; }
   friend constexpr bool operator==(const KeyRange&, const KeyRange&) = default;
 };

@@ -13,7 +13,7 @@
 
 namespace poslsh::inline POSLSH_SIMD {
 
-/// The slope of each head, head 0 first, steepest first.
+/// The slope of each head, head 0 first.
 ///
 /// With P the largest power of two <= heads: the first P slopes are 2^(-max_bias k / P), k = 1..P; the rest are the
 /// odd terms k = 1, 3, 5, ... of the list for 2P heads. So 8 heads give 1/2, 1/4, ..., 1/256.

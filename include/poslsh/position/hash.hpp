@@ -38,10 +38,11 @@ struct PositionHash {
     return {first_of_bin(own), first_of_bin(own + 1)};
   }
 
-  /// \throws Error unless width > 0 (infinity included), |shift| <= 2^52 or the width, weight > 0 and finite
+  /// \throws Error unless width > 0 (infinity included), |shift| <= 2^52 or half the width, weight > 0 and finite
   void validate() const {
     POSLSH_CHECK(width > 0, "hash width", width, "positive");
-    POSLSH_CHECK(std::abs(shift) <= (std::max)(width, 0x1p52), "hash shift", shift, "within +-2^52 or +-width");
+    POSLSH_CHECK(std::abs(shift) <= (std::max)(width / 2, 0x1p52), "hash shift", shift,
+                 "within +-2^52 or half the width");
     POSLSH_CHECK(weight > 0 && std::isfinite(weight), "hash weight", weight, "positive and finite");
   }
 
@@ -114,11 +115,13 @@ template <DistanceKernel K>
     const double quantile = kernel.width_quantile(probability);
     PositionHash hash{stretched ? 2 * quantile : quantile, 0, 1};
     if (stretched) hash.weight = 2 * kernel.width_density(hash.width) / kernel.width_density(quantile);
-    hash.validate();
     const double offset = random_uniform(seed, stream, counter + 1);
     for (Index c = 0; c < shifts; ++c) {
       hash.shift = hash.width * ((static_cast<double>(c) + offset) / static_cast<double>(shifts));
       if (!(hash.shift < hash.width)) hash.shift = 0;  // rounded up to the whole width: the same bins
+      // Nor do they change here, where positions around 0 would drown in the shift.
+      if (hash.shift > 0x1p52 && hash.shift > hash.width / 2) hash.shift -= hash.width;
+      hash.validate();
       hashes.push_back(hash);
     }
   }

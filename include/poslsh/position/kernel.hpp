@@ -39,7 +39,7 @@ struct LaplaceKernel {
   /// w / sigma^2 exp(-w / sigma).
   [[nodiscard]] double width_density(double width) const {
     const double x = width / checked();
-    return x * detail::portable_exp(-x) / sigma;
+    return x < 745 ? x * detail::portable_exp(-x) / sigma : 0;
   }
 
   /// (1 + w / sigma) exp(-w / sigma).
