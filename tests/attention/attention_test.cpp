@@ -93,7 +93,7 @@ TEMPLATE_TEST_CASE("NaN, infinity and 1e30 at a key change only the rows that se
           const bool nan = poison != poison;
           const AttentionOptions& options = mask.options;
           const Eigen::Array<bool, Eigen::Dynamic, 1> rows = visible.col(key);
-          const auto check = [&](const Matrix<TestType>& some_k, const Matrix<TestType>& some_v, Index first,
+          const auto check = [&, &q = q](const Matrix<TestType>& some_k, const Matrix<TestType>& some_v, Index first,
                                  Index count) {
             const std::string wrong =
                 traces(attention(q, some_k, some_v, bias, options), clean, rows, nan, first, count);

@@ -38,12 +38,12 @@ std::string message(const std::function<void()>& call) {
 }
 
 std::string exact_message(const AttentionOptions& options) {
-  const auto& [q, k, v] = inputs();
-  return message([&] { static_cast<void>(poslsh::attention(q, k, v, poslsh::NoBias{}, options)); });
+  const Inputs<float>& all = inputs();
+  return message([&] { static_cast<void>(poslsh::attention(all.q, all.k, all.v, poslsh::NoBias{}, options)); });
 }
 std::string blockwise_message(const AttentionOptions& options) {
-  const auto& [q, k, v] = inputs();
-  return message([&] { static_cast<void>(poslsh::blockwise_attention(q, k, v, one_hash, options)); });
+  const Inputs<float>& all = inputs();
+  return message([&] { static_cast<void>(poslsh::blockwise_attention(all.q, all.k, all.v, one_hash, options)); });
 }
 
 struct BadOption {
@@ -130,7 +130,7 @@ TEST_CASE("Shapes that do not belong together are an Error") {
 }
 
 TEST_CASE("Buffers of another shape than the result are an Error and stay as they were") {
-  const auto& [q, k, v] = inputs();
+  const Matrix<float>&q = inputs().q, &k = inputs().k, &v = inputs().v;
   struct Buffers {
     Index rows, cols, size;
     std::string text;
@@ -152,7 +152,7 @@ TEST_CASE("Buffers of another shape than the result are an Error and stay as the
 }
 
 TEST_CASE("A bias out of range is an Error of the call, even where no key is seen") {
-  const auto& [q, k, v] = inputs();
+  const Matrix<float>&q = inputs().q, &k = inputs().k, &v = inputs().v;
   const Matrix<float> no_keys(0, 3), no_values(0, 2);
   const auto check = [&](const auto& bias, const std::string& text) {
     REQUIRE_THAT(message([&] { static_cast<void>(poslsh::attention(q, k, v, bias)); }), ContainsSubstring(text));
@@ -166,7 +166,7 @@ TEST_CASE("A bias out of range is an Error of the call, even where no key is see
 }
 
 TEST_CASE("No hash, or a bad one, is an Error") {
-  const auto& [q, k, v] = inputs();
+  const Matrix<float>&q = inputs().q, &k = inputs().k, &v = inputs().v;
   const auto text = [&](std::vector<PositionHash> hashes) {
     return message([&] { static_cast<void>(poslsh::blockwise_attention(q, k, v, hashes)); });
   };
@@ -179,7 +179,7 @@ TEST_CASE("No hash, or a bad one, is an Error") {
 }
 
 TEST_CASE("A short-context kernel that returns another shape is an Error, on any thread") {
-  const auto& [q, k, v] = inputs();
+  const Matrix<float>&q = inputs().q, &k = inputs().k, &v = inputs().v;
   struct Shape {
     Index rows, cols, size;  // more than is due
   };

@@ -142,13 +142,16 @@ TEMPLATE_TEST_CASE("case: symmetric", "", float, double) {
 TEMPLATE_TEST_CASE("case: padding", "", float, double) {
   const Inputs<TestType> alone = normal_inputs<TestType>(5, 5, 3, 2, 91);
   const std::vector<PositionHash> hashes = draw_hashes(LaplaceKernel{2}, 16, 1);
-  for (const auto& [before, behind] : {std::pair{3, 0}, std::pair{0, 3}, std::pair{2, 1}})
+  struct Pads {
+    Index before, behind;
+  };
+  for (const Pads& pads : {Pads{3, 0}, Pads{0, 3}, Pads{2, 1}})
     for (const bool causal : {true, false}) {
-      const Padded<TestType> padded = pad(alone, before, behind);
+      const Padded<TestType> padded = pad(alone, pads.before, pads.behind);
       const auto check = [&](const auto& attend) {
         const AttentionOutput<TestType> expected = attend(alone.q, alone.k, alone.v, AttentionOptions{.causal = causal});
         const AttentionOutput<TestType> got = attend(padded.q, padded.keys(), padded.values(), padded.options(causal));
-        CAPTURE(before, behind, causal);
+        CAPTURE(pads.before, pads.behind, causal);
         REQUIRE(distance(got.values.middleRows(padded.begin, 5), expected.values) < tolerance<TestType>);
         REQUIRE(distance(got.log_sum_exp.segment(padded.begin, 5), expected.log_sum_exp) < tolerance<TestType>);
       };

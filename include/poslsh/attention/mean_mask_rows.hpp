@@ -11,6 +11,7 @@
 /// dropped whole at the near end.
 
 #include "poslsh/attention/bias_rows.hpp"
+#include "poslsh/attention/weights.hpp"
 #include "poslsh/mask/mean_mask.hpp"
 
 #include <algorithm>
@@ -58,8 +59,7 @@ struct WeightSteps {
       positions.push_back(edge.position);
       log_weights.push_back(static_cast<T>(sum));
     }
-    Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>> all(log_weights.data(), static_cast<Index>(log_weights.size()));
-    all = all.log();
+    take_logarithms(log_weights.data(), static_cast<Index>(log_weights.size()));
   }
 
   /// Calls fill(from, to, log weight) for each step's part of [begin, end), in order.

@@ -6,6 +6,7 @@
 
 #include "poslsh/attention/simd.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -60,6 +61,24 @@ template <class T>
     sums = padd(sums, weight);
   });
   return predux(sums);
+}
+
+/// values[t] = log(values[t]), t < count. Each result depends on its value alone, not on where it lies: an Eigen array
+/// would take its ends, which depend on the address, through another function.
+template <class T>
+void take_logarithms(T* values, Index count) {
+  constexpr Index W = packet_size<T>;
+  if constexpr (Eigen::internal::packet_traits<T>::HasLog && W > 1) {
+    for (Index t = 0; t < count; t += W) {
+      T lanes[W];
+      const Index used = (std::min)(W, count - t);
+      for (Index lane = 0; lane < W; ++lane) lanes[lane] = lane < used ? values[t + lane] : T(1);
+      pstoreu(lanes, Eigen::internal::plog(ploadu<Packet<T>>(lanes)));
+      for (Index lane = 0; lane < used; ++lane) values[t + lane] = lanes[lane];
+    }
+  } else {
+    for (Index t = 0; t < count; ++t) values[t] = std::log(values[t]);
+  }
 }
 
 /// scores[range] = cap tanh(scores[range] / cap).
