@@ -41,7 +41,7 @@ Index attend(Strided<const T> q, Strided<const T> k, Strided<const T> v, const B
                         bias_rows,
                         groups ? &*groups : nullptr,
                         static_cast<T>(score_scale(options, q.cols)),
-                        static_cast<T>(options.softcap.value_or(0)),
+                        options.softcap.value_or(0),
                         options.sink.value_or(minus_infinity),
                         options.tolerance};
   const Index tiles = (q.rows + query_tile - 1) / query_tile;

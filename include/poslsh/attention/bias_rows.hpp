@@ -65,6 +65,7 @@ class BiasRows<B, T> {
     const Index last = (std::min)(shift_ + place.keys - 1, place.right);
     if (last < first) return;
     reference_ = bias.log_weight_at(std::clamp<Index>(0, first, last));
+    if (!std::isfinite(reference_)) reference_ = 0;  // the bias need not see that offset
     base_ = first - margin;
     table_ = Buffer<T>(last - first + 1 + 2 * margin);
     std::fill(table_.data(), table_.data() + margin, T(0));

@@ -24,8 +24,8 @@ namespace detail {
 template <class T>
 class DrawMerger {
  public:
-  DrawMerger(Index rows, Index features, Merge merge, double sink)
-      : merge_(merge), sink_(sink), values_(Matrix<T>::Zero(rows, features)), rows_(static_cast<std::size_t>(rows)) {}
+  DrawMerger(Index rows, Index features, Merge merge, double sink, double total_weight)
+      : merge_(merge), sink_(sink), total_weight_(total_weight), values_(Matrix<T>::Zero(rows, features)), rows_(static_cast<std::size_t>(rows)) {}
 
   /// Takes in what one draw found for rows [first, first + part rows). Distinct rows may be added at the same time.
   void add(Index first, const AttentionOutput<T>& part, double weight) {
@@ -45,28 +45,27 @@ class DrawMerger {
       row.sum += relative;
       double factor = relative;
       if (merge_ == Merge::mean)
-        factor = weight * share(part.log_sum_exp[i], log_add(part.log_sum_exp[i], sink_));
+        factor = weight / total_weight_ * share(part.log_sum_exp[i], log_add(part.log_sum_exp[i], sink_));
       values_.row(first + i) += static_cast<T>(factor) * part.values.row(i);
     }
   }
 
-  /// The result over `samples` draws of this total weight.
-  [[nodiscard]] AttentionOutput<T> finish(Index samples, double total_weight) && {
+  /// The result over `samples` draws.
+  [[nodiscard]] AttentionOutput<T> finish(Index samples) && {
     AttentionOutput<T> output{std::move(values_), Vector<double>(static_cast<Index>(rows_.size()))};
     for (Index i = 0; i < output.values.rows(); ++i) {
       const RunningRow<double>& row = rows_[static_cast<std::size_t>(i)];
       const FinishedRow finished =
           finish_row(row.empty, row.maximum - std::log(static_cast<double>(samples)), row.sum, sink_);
       output.log_sum_exp[i] = finished.log_sum_exp;
-      if (!row.empty)
-        output.values.row(i) *= static_cast<T>(merge_ == Merge::ratio ? finished.factor : 1 / total_weight);
+      if (!row.empty && merge_ == Merge::ratio) output.values.row(i) *= static_cast<T>(finished.factor);
     }
     return output;
   }
 
  private:
   Merge merge_;
-  double sink_;
+  double sink_, total_weight_;
   Matrix<T> values_;
   std::vector<RunningRow<double>> rows_;
 };
@@ -131,7 +130,8 @@ template <class Q, class K, class V, class Kernel>
     const detail::Strided<const T> part = all.middle_rows(range.begin, range.size());
     return Rows(part.data, part.rows, part.cols, Eigen::Stride<-1, -1>(part.row_stride, part.col_stride));
   };
-  detail::DrawMerger<T> merger(queries.rows, values.cols, merge, options.sink.value_or(detail::minus_infinity));
+  detail::DrawMerger<T> merger(queries.rows, values.cols, merge, options.sink.value_or(detail::minus_infinity),
+                               total_weight);
   for (const PositionHash& hash : hashes) {
     const std::vector<detail::BlockPair> pairs = detail::block_pairs(hash, place);
     detail::parallel_for(static_cast<Index>(pairs.size()), options.threads, [&](Index task, int) {
@@ -151,7 +151,7 @@ template <class Q, class K, class V, class Kernel>
       merger.add(pair.queries.begin, part, hash.weight);
     });
   }
-  return std::move(merger).finish(static_cast<Index>(hashes.size()), total_weight);
+  return std::move(merger).finish(static_cast<Index>(hashes.size()));
 }
 
 /// The same with this library's own streaming kernel on each block.

@@ -60,6 +60,12 @@ struct WeightSteps {
       log_weights.push_back(static_cast<T>(sum));
     }
     take_logarithms(log_weights.data(), static_cast<Index>(log_weights.size()));
+    sum = 0;
+    for (std::size_t k = 0; k < positions.size(); ++k) {  // sums are far larger but for the first few
+      sum += edges.edges()[k].weight;
+      if (sum >= static_cast<double>((std::numeric_limits<T>::min)())) break;
+      log_weights[k] = static_cast<T>(std::log(sum));
+    }
   }
 
   /// Calls fill(from, to, log weight) for each step's part of [begin, end), in order.

@@ -74,8 +74,15 @@ template <class T>
     const T share_a = static_cast<T>(detail::share(a.log_sum_exp[i], whole));
     const T share_b = static_cast<T>(detail::share(b.log_sum_exp[i], whole));
     merged.log_sum_exp[i] = whole;
-    for (Index f = 0; f < a.values.cols(); ++f)
-      merged.values(i, f) = share_a * a.values(i, f) + share_b * b.values(i, f);
+    for (Index f = 0; f < a.values.cols(); ++f) {
+      // A part without mass has no say, whatever its values: 0 x NaN would.
+      if (b.log_sum_exp[i] == detail::minus_infinity)
+        merged.values(i, f) = a.values(i, f);
+      else if (a.log_sum_exp[i] == detail::minus_infinity)
+        merged.values(i, f) = b.values(i, f);
+      else
+        merged.values(i, f) = share_a * a.values(i, f) + share_b * b.values(i, f);
+    }
   }
   return merged;
 }

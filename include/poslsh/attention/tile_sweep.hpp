@@ -25,7 +25,7 @@ struct Head {
   const BiasRows<B, T>& bias_rows;
   const KeyGroups<T>* groups;  ///< null: every visible key is visited
   T scale;
-  T softcap;  ///< 0: none
+  double softcap;  ///< 0: none
   double sink;
   double tolerance;
 };
@@ -96,7 +96,7 @@ class TileSweep {
   {
     constexpr Index room = key_tile<T> / key_group;
     SkipTest<T, B> test(*head_.groups, head_.bias, head_.bias_rows.reference(), head_.tolerance,
-                        static_cast<double>(head_.softcap));
+                        head_.softcap);
     test.start(queries_.data(), head_.queries.cols, key_row(0), count_);
     const Index begin = reach.begin / key_group, end = (reach.end - 1) / key_group + 1;
     const Index low = std::clamp(round_down(key_row(0), key_group) / key_group, begin, end - 1);

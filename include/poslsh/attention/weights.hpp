@@ -81,10 +81,11 @@ void take_logarithms(T* values, Index count) {
   }
 }
 
-/// scores[range] = cap tanh(scores[range] / cap).
+/// scores[range] = cap tanh(scores[range] / cap), in double: the cap need not fit T.
 template <class T>
-void soft_cap(T* scores, KeyRange range, T cap) {
-  for (Index j = range.begin; j < range.end; ++j) scores[j] = cap * std::tanh(scores[j] / cap);
+void soft_cap(T* scores, KeyRange range, double cap) {
+  for (Index j = range.begin; j < range.end; ++j)
+    scores[j] = static_cast<T>(cap * std::tanh(static_cast<double>(scores[j]) / cap));
 }
 
 }  // namespace poslsh::inline POSLSH_SIMD::detail
