@@ -12,12 +12,27 @@
 #include <cmath>
 #include <cstdlib>
 #include <numbers>
+#include <string>
 
 namespace poslsh_bench {
 
 using poslsh::Index;
 using poslsh::Matrix;
 using poslsh::Vector;
+
+/// What a figure depends on, printed with it: the compiler, its flags (from CMake) and the vector unit they chose.
+inline const bool context_is_told = [] {
+#ifdef __clang__
+  benchmark::AddCustomContext("compiler", __VERSION__);
+#else
+  benchmark::AddCustomContext("compiler", "g++ " __VERSION__);
+#endif
+#ifdef POSLSH_BENCH_FLAGS
+  benchmark::AddCustomContext("flags", POSLSH_BENCH_FLAGS);
+#endif
+  benchmark::AddCustomContext("floats in a packet", std::to_string(poslsh::detail::packet_size<float>));
+  return true;
+}();
 
 /// POSLSH_BENCH_QUICK=1 asks for small sizes: a test that the programs run.
 inline bool quick() { return std::getenv("POSLSH_BENCH_QUICK") != nullptr; }
