@@ -137,31 +137,51 @@ TEMPLATE_TEST_CASE("Results go into blocks of larger matrices, and nowhere else"
   }
 }
 
-TEMPLATE_TEST_CASE("The output may lie over an input: the same numbers", "", float, double) {
-  const Index n = 130, d = 16;
-  const Matrix<TestType> all = normal_matrix<TestType>(n + 20, 3 * d, 65);
-  const auto part = [&](auto& buffer, Index which) { return buffer.middleCols(which * d, d).topRows(n); };
-  const AttentionOutput<TestType> expected = attention(part(all, 0), part(all, 1), part(all, 2), bias, options);
-  for (const Index over : {0, 1, 2})
-    for (const Index shift : {0, 5, 20}) {  // rows; the output may cover an input in part
-      Matrix<TestType> buffer = all;
-      Vector<double> sums(n);
-      const Index first = over * d;
-      CAPTURE(over, shift);
-      attention_into(part(buffer, 0), part(buffer, 1), part(buffer, 2), bias, options,
-                     buffer.block(shift, first, n, d), sums);
-      REQUIRE(same_numbers(buffer.block(shift, first, n, d), expected.values));
-      REQUIRE(same_numbers(sums, expected.log_sum_exp));
-    }
+TEMPLATE_TEST_CASE("The output may lie over an input, side by side or one behind the other: the same numbers", "",
+                   float, double) {
+  const Index n = 230, d = 16;
+  const auto [q, k, v] = normal_inputs<TestType>(n, n, d, d, 65);
+  const AttentionOutput<TestType> expected = attention(q, k, v, bias, options);
+  for (const bool beside : {true, false}) {
+    Matrix<TestType> all(beside ? n : 3 * n, beside ? 3 * d : d);
+    const auto part = [&](auto& buffer, Index which) {
+      return beside ? buffer.block(0, which * d, n, d) : buffer.block(which * n, 0, n, d);
+    };
+    part(all, 0) = q;
+    part(all, 1) = k;
+    part(all, 2) = v;
+    for (const Index over : {0, 1, 2})
+      for (const Index shift : {0, 5, -40}) {  // rows: the output may cover an input in part, and end in the next one
+        const Index row = (beside ? 0 : over * n) + shift, col = beside ? over * d : 0;
+        if (row < 0 || row + n > all.rows()) continue;
+        Matrix<TestType> buffer = all;
+        Vector<double> sums(n);
+        CAPTURE(beside, over, shift);
+        attention_into(part(buffer, 0), part(buffer, 1), part(buffer, 2), bias, options, buffer.block(row, col, n, d), sums);
+        REQUIRE(same_numbers(buffer.block(row, col, n, d), expected.values));
+        REQUIRE(same_numbers(sums, expected.log_sum_exp));
+      }
+  }
 }
 
 TEST_CASE("The log-sum-exps may lie over an input: the same numbers") {
-  const auto [q, k, v] = normal_inputs<double>(130, 130, 8, 8, 66);
+  const Index n = 230;
+  const auto [q, k, v] = normal_inputs<double>(n, n, 8, 8, 66);
   const AttentionOutput<double> expected = attention(q, k, v, bias, options);
-  Matrix<double> buffer = k, values(130, 8);
-  attention_into(q, buffer, v, bias, options, values, buffer.col(3));
-  REQUIRE(same_numbers(values, expected.values));
-  REQUIRE(same_numbers(buffer.col(3), expected.log_sum_exp));
+  for (const Index over : {0, 1, 2})
+    for (const Index shift : {0, 10}) {
+      Matrix<double> inputs[3], values(n, 8);
+      const Matrix<double>* packed[3] = {&q, &k, &v};
+      for (int which = 0; which < 3; ++which) {
+        inputs[which] = Matrix<double>(n + 10, 8);
+        inputs[which].topRows(n) = *packed[which];
+      }
+      CAPTURE(over, shift);
+      auto sums = inputs[over].col(3).segment(shift, n);
+      attention_into(inputs[0].topRows(n), inputs[1].topRows(n), inputs[2].topRows(n), bias, options, values, sums);
+      REQUIRE(same_numbers(values, expected.values));
+      REQUIRE(same_numbers(sums, expected.log_sum_exp));
+    }
 }
 
 TEST_CASE("Self-attention of one matrix given three times") {

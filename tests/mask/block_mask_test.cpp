@@ -112,3 +112,9 @@ TEST_CASE("A mask refuses sizes out of range and invalid hashes") {
       Catch::Matchers::ContainsSubstring("poslsh: hash shift is inf; it must be within +-2^52"));
   REQUIRE_THROWS_WITH(BlockMask({2, 0, -1}, 4), "poslsh: hash weight is -1; it must be positive and finite");
 }
+
+TEST_CASE("The blocks of a temporary mask outlive it") {
+  std::vector<poslsh::KeyRange> seen;
+  for (const poslsh::KeyRange& block : poslsh::BlockMask({4, 0}, 10).blocks()) seen.push_back(block);
+  REQUIRE(seen == std::vector<poslsh::KeyRange>{{0, 4}, {4, 8}, {8, 10}});
+}

@@ -7,6 +7,7 @@
 #include "poslsh/position/hash.hpp"
 
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace poslsh::inline POSLSH_SIMD {
@@ -29,8 +30,9 @@ class BlockMask {
 
   [[nodiscard]] const PositionHash& hash() const { return hash_; }
   [[nodiscard]] Index size() const { return size_; }
+  /// The blocks in order; from a temporary mask they are handed over.
   [[nodiscard]] std::span<const KeyRange> blocks() const& { return blocks_; }
-  std::span<const KeyRange> blocks() const&& = delete;  // would outlive the mask it looks into
+  [[nodiscard]] std::vector<KeyRange> blocks() && { return std::move(blocks_); }
 
   /// Whether i and j share a block; false outside [0, n).
   [[nodiscard]] bool contains(Index i, Index j) const {
