@@ -20,7 +20,8 @@ namespace {
 /// A number of tokens: small, around the sizes of tiles and register blocks, or anything up to 1000.
 Index random_tokens(Dice& dice) {
   if (dice.chance(0.3)) return dice.below(1001);
-  return dice.pick<Index>({0, 1, 2, 3, 7, 8, 9, 15, 17, 47, 48, 49, 95, 96, 97, 191, 193, 383, 384, 385, 767, 769, 1000});
+  return dice.pick<Index>(
+      {0, 1, 2, 3, 7, 8, 9, 15, 17, 47, 48, 49, 95, 96, 97, 191, 193, 383, 384, 385, 767, 769, 1000});
 }
 
 struct Shape {
@@ -42,11 +43,15 @@ AttentionOptions random_options(Dice& dice, const Shape& shape) {
   options.causal = dice.chance(0.4);
   if (dice.chance(0.4)) options.scale = dice.pick({0.0, 0.05, 1.0, -0.3});
   if (dice.chance(0.5))
-    options.key_offset = dice.pick<Index>({1, -7, 1000, Index{1} << 40, -(Index{1} << 40) + 3}) + dice.below(50);
+    options.key_offset =
+        dice.pick<Index>({1, -7, 1000, Index{1} << 40, -(Index{1} << 40) + 3}) + dice.below(50);
   if (dice.chance(0.5))
-    options.query_offset = options.key_offset + dice.pick<Index>({-shape.queries, -5, 0, 3, shape.keys / 2,
-                                                                  shape.keys - shape.queries, shape.keys + 40});
-  const auto window = [&] { return dice.pick<Index>({0, 1, 5, 100, 400, std::numeric_limits<Index>::max()}); };
+    options.query_offset =
+        options.key_offset + dice.pick<Index>({-shape.queries, -5, 0, 3, shape.keys / 2,
+                                               shape.keys - shape.queries, shape.keys + 40});
+  const auto window = [&] {
+    return dice.pick<Index>({0, 1, 5, 100, 400, std::numeric_limits<Index>::max()});
+  };
   if (dice.chance(0.3)) options.window_left = window();
   if (dice.chance(0.3)) options.window_right = window();
   if (dice.chance(0.3)) options.softcap = dice.pick({0.5, 2.0, 30.0});
@@ -56,8 +61,8 @@ AttentionOptions random_options(Dice& dice, const Shape& shape) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("Attention is what its definition says, within twice the naive version's errors", "", float,
-                   double) {
+TEMPLATE_TEST_CASE("Attention is what its definition says, within twice the naive version's errors", "",
+                   float, double) {
   Index rows_without_keys = 0, ragged = 0;
   for (std::uint64_t seed = 0; seed < 360; ++seed) {
     Dice dice(seed);
@@ -65,15 +70,17 @@ TEMPLATE_TEST_CASE("Attention is what its definition says, within twice the naiv
     const AttentionOptions options = random_options(dice, shape);
     const auto [q, k, v] =
         normal_inputs<TestType>(shape.queries, shape.keys, shape.head_dim, shape.value_dim, seed);
-    with_bias(static_cast<int>(seed) % bias_kinds, dice, [&, &q = q, &k = k, &v = v](const auto& bias, const char* name) {
-      const AttentionOutput<TestType> got = attention(q, k, v, bias, options);
-      const std::string wrong = fault(got, q, k, v, bias, options);
-      const Index empty = (got.log_sum_exp.array() == -infinity).count();
-      rows_without_keys += empty;
-      ragged += empty > 0 && empty < shape.queries;
-      CAPTURE(seed, name, shape.queries, shape.keys, shape.head_dim, shape.value_dim, options.causal);
-      if (wrong != "") FAIL_CHECK(wrong);
-    });
+    with_bias(static_cast<int>(seed) % bias_kinds, dice,
+              [&, &q = q, &k = k, &v = v](const auto& bias, const char* name) {
+                const AttentionOutput<TestType> got = attention(q, k, v, bias, options);
+                const std::string wrong = fault(got, q, k, v, bias, options);
+                const Index empty = (got.log_sum_exp.array() == -infinity).count();
+                rows_without_keys += empty;
+                ragged += empty > 0 && empty < shape.queries;
+                CAPTURE(seed, name, shape.queries, shape.keys, shape.head_dim, shape.value_dim,
+                        options.causal);
+                if (wrong != "") FAIL_CHECK(wrong);
+              });
   }
   // The draws cover what they should: rows without keys, next to rows with keys.
   CHECK(rows_without_keys > 500);
@@ -97,7 +104,8 @@ TEMPLATE_TEST_CASE("No tokens or features is legal", "", float, double) {
   struct Empty {
     Index queries, keys, head_dim, value_dim;
   };
-  for (const Empty& shape : {Empty{0, 0, 4, 3}, Empty{0, 7, 4, 3}, Empty{7, 0, 4, 3}, Empty{7, 5, 4, 0}, Empty{1, 1, 1, 1}})
+  for (const Empty& shape :
+       {Empty{0, 0, 4, 3}, Empty{0, 7, 4, 3}, Empty{7, 0, 4, 3}, Empty{7, 5, 4, 0}, Empty{1, 1, 1, 1}})
     for (int kind = 0; kind < bias_kinds; ++kind) {
       Dice dice(3);
       const auto [q, k, v] =
@@ -125,8 +133,9 @@ TEMPLATE_TEST_CASE("Keys far from the queries keep their relative weights", "", 
       const double shift = -static_cast<double>(gap) * (behind ? bias.slope : bias.right_slope);
       auto exact = dense_attention<Wide<TestType>>(q, k, v, bias, {.query_offset = near});
       const auto naive = dense_attention<TestType>(q, k, v, bias, {.query_offset = near});
-      AttentionOutput<TestType> got = attention(
-          q, k, v, bias, {.key_offset = key_offset, .query_offset = key_offset + near + (behind ? gap : -gap)});
+      AttentionOutput<TestType> got =
+          attention(q, k, v, bias,
+                    {.key_offset = key_offset, .query_offset = key_offset + near + (behind ? gap : -gap)});
       const Vector<double> expected = exact.log_sum_exp.template cast<double>().array() + shift;
       CAPTURE(behind, key_offset);
       REQUIRE(distance(got.log_sum_exp, expected) <= unit + 1e-15 * std::abs(shift));
@@ -141,7 +150,8 @@ TEMPLATE_TEST_CASE("Within a tolerance, errors stay below what was asked for", "
   // The bound is by the range of the values a row sees; that of all values is never smaller.
   const double range = static_cast<double>((v.colwise().maxCoeff() - v.colwise().minCoeff()).maxCoeff());
   bool left_out = false;
-  for (const poslsh::AlibiBias& bias : {poslsh::AlibiBias{0.5}, poslsh::AlibiBias{0.02, 1}, poslsh::AlibiBias{0, 0.2}})
+  for (const poslsh::AlibiBias& bias :
+       {poslsh::AlibiBias{0.5}, poslsh::AlibiBias{0.02, 1}, poslsh::AlibiBias{0, 0.2}})
     for (const double tolerance : {1e-12, 1e-4, 0.1, 5.0})
       for (const AttentionOptions& base :
            {AttentionOptions{}, AttentionOptions{.causal = true}, AttentionOptions{.softcap = 1.5, .sink = 1},

@@ -52,8 +52,8 @@ void with_masked(const MaskCase& mask, Check&& check) {
   with_bias(mask.kind, dice, check);
 }
 
-/// The rows of `got` that see the key must be NaN in `spoilt` features, or may be anything if poison is not NaN; the
-/// others must have the bits of `clean`. Returns what is wrong, or nothing.
+/// The rows of `got` that see the key must be NaN in `spoilt` features, or may be anything if poison is not
+/// NaN; the others must have the bits of `clean`. Returns what is wrong, or nothing.
 template <class T, class Visible>
 std::string traces(const AttentionOutput<T>& got, const AttentionOutput<T>& clean, const Visible& sees_key,
                    bool must_spoil, Index first_spoilt, Index spoilt) {
@@ -75,8 +75,9 @@ const AttentionOptions busy{.causal = true, .key_offset = 12, .window_left = 700
 
 // --- Masks -------------------------------------------------------------------------------------------------
 
-TEMPLATE_TEST_CASE("NaN, infinity and 1e30 at a key change only the rows that see it; NaN changes all of these", "",
-                   float, double) {
+TEMPLATE_TEST_CASE(
+    "NaN, infinity and 1e30 at a key change only the rows that see it; NaN changes all of these", "", float,
+    double) {
   const Index queries = 230, keys = 430, features = 20;
   const double huge = 1e30;
   for (const MaskCase& mask : mask_cases)
@@ -93,8 +94,8 @@ TEMPLATE_TEST_CASE("NaN, infinity and 1e30 at a key change only the rows that se
           const bool nan = poison != poison;
           const AttentionOptions& options = mask.options;
           const Eigen::Array<bool, Eigen::Dynamic, 1> rows = visible.col(key);
-          const auto check = [&, &q = q](const Matrix<TestType>& some_k, const Matrix<TestType>& some_v, Index first,
-                                 Index count) {
+          const auto check = [&, &q = q](const Matrix<TestType>& some_k, const Matrix<TestType>& some_v,
+                                         Index first, Index count) {
             const std::string wrong =
                 traces(attention(q, some_k, some_v, bias, options), clean, rows, nan, first, count);
             if (wrong != "") FAIL_CHECK(wrong);
@@ -124,7 +125,8 @@ TEMPLATE_TEST_CASE("NaN in one query spoils its own row only", "", float, double
 TEMPLATE_TEST_CASE("A tolerance keeps its promise beside NaN behind a mask", "", float, double) {
   const auto [q, k, v] = normal_inputs<TestType>(800, 800, 8, 3, 14);
   const AttentionOptions options{.window_left = 200, .window_right = 0, .tolerance = 1e-6};
-  const AttentionOutput<TestType> clean = attention(q.topRows(400), k, v, AlibiBias{0.5}, {.query_offset = 0, .window_left = 200, .window_right = 0});
+  const AttentionOutput<TestType> clean = attention(
+      q.topRows(400), k, v, AlibiBias{0.5}, {.query_offset = 0, .window_left = 200, .window_right = 0});
   Matrix<TestType> bad_k = k, bad_v = v;
   bad_k.bottomRows(400).setConstant(static_cast<TestType>(not_a_number));
   bad_v.bottomRows(400).setConstant(static_cast<TestType>(not_a_number));
@@ -147,7 +149,9 @@ TEMPLATE_TEST_CASE("A cap beyond the scalar's range still caps", "", float, doub
   for (const double cap : {1e-300, 1e-50, 1e-40, 1e30, 1e39, 1e300}) {
     const AttentionOutput<TestType> got = attention(q, k, v, NoBias{}, {.softcap = cap});
     CAPTURE(cap);
-    CHECK(distance(got.values, attention(q, k, v, NoBias{}, cap < 1 ? AttentionOptions{.scale = 0} : AttentionOptions{}).values) < 1e-5);
+    CHECK(distance(got.values,
+                   attention(q, k, v, NoBias{}, cap < 1 ? AttentionOptions{.scale = 0} : AttentionOptions{})
+                       .values) < 1e-5);
   }
 }
 
@@ -192,7 +196,8 @@ TEMPLATE_TEST_CASE("The largest score may come anywhere in the row", "", float, 
 
 TEMPLATE_TEST_CASE("Very negative scores are as good as any", "", float, double) {
   const Index n = 400;
-  const Matrix<TestType> q = Matrix<TestType>::Ones(9, 1), k = Matrix<TestType>::Constant(n, 1, TestType(-1e30));
+  const Matrix<TestType> q = Matrix<TestType>::Ones(9, 1),
+                         k = Matrix<TestType>::Constant(n, 1, TestType(-1e30));
   const Matrix<TestType> v = normal_matrix<TestType>(n, 3, 8);
   const AttentionOutput<TestType> got = attention(q, k, v, NoBias{}, {.scale = 1});
   for (Index i = 0; i < q.rows(); ++i) REQUIRE(distance(got.values.row(i), v.colwise().mean()) < 1e-6);
@@ -240,8 +245,8 @@ TEMPLATE_TEST_CASE("Any number of threads gives the same bits", "", float, doubl
     }
 }
 
-TEMPLATE_TEST_CASE("Calls from four threads at once, and from a parallel region, give the same bits", "", float,
-                   double) {
+TEMPLATE_TEST_CASE("Calls from four threads at once, and from a parallel region, give the same bits", "",
+                   float, double) {
   const auto [q, k, v] = normal_inputs<TestType>(400, 400, 16, 16, 52);
   const int eigen_threads = Eigen::nbThreads();
   for (int kind = 0; kind < bias_kinds; ++kind) {
@@ -268,7 +273,8 @@ TEMPLATE_TEST_CASE("Calls from four threads at once, and from a parallel region,
   REQUIRE(Eigen::nbThreads() == eigen_threads);
 }
 
-TEMPLATE_TEST_CASE("Biases of the distance: adding a constant to both offsets changes no bit", "", float, double) {
+TEMPLATE_TEST_CASE("Biases of the distance: adding a constant to both offsets changes no bit", "", float,
+                   double) {
   const auto [q, k, v] = normal_inputs<TestType>(200, 450, 8, 8, 53);
   for (const int kind : {0, 1, 5}) {
     Dice dice(8);
@@ -296,8 +302,8 @@ TEMPLATE_TEST_CASE("Chunks of queries give the rows of one long call", "", float
       const double unit = 20 * static_cast<double>(std::numeric_limits<TestType>::epsilon());
       Index begin = 0;
       for (const Index rows : {1, 6, 93, 150, 250}) {
-        const auto chunk = attention(q.middleRows(begin, rows), k.topRows(begin + rows), v.topRows(begin + rows), bias,
-                                     {.causal = true});
+        const auto chunk = attention(q.middleRows(begin, rows), k.topRows(begin + rows),
+                                     v.topRows(begin + rows), bias, {.causal = true});
         CAPTURE(name, begin);
         REQUIRE(distance(chunk.values, whole.values.middleRows(begin, rows)) < unit);
         REQUIRE(distance(chunk.log_sum_exp, whole.log_sum_exp.segment(begin, rows)) < unit);

@@ -21,7 +21,8 @@ namespace {
 constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr Index far = Index{1} << 40;
 
-static_assert(PositionBias<NoBias> && PositionBias<AlibiBias> && PositionBias<FixedBlocks> && PositionBias<MeanMask>);
+static_assert(PositionBias<NoBias> && PositionBias<AlibiBias> && PositionBias<FixedBlocks> &&
+              PositionBias<MeanMask>);
 static_assert(PositionBias<RaggedBias> && PositionBias<TriangleBias>);
 
 // Each lacks one thing that RaggedBias has.
@@ -58,7 +59,8 @@ std::string fault(const Bias& bias) {
     KeyRange previous = bias.support(start - 1);
     for (Index query = start; query < start + 140; ++query) {
       const KeyRange support = bias.support(query);
-      if (support.begin < previous.begin || support.end < previous.end) return "an end of the support moves back";
+      if (support.begin < previous.begin || support.end < previous.end)
+        return "an end of the support moves back";
       previous = support;
       const KeyRange near = intersect(support, {query - 160, query + 160});
       if (near.empty()) return "no key near the query";
@@ -70,7 +72,8 @@ std::string fault(const Bias& bias) {
         if (!std::isfinite(log_weight)) return "no finite log weight inside the support";
         const double added = static_cast<double>(scores[static_cast<std::size_t>(key - near.begin + 1)]) - 3;
         const double unit = static_cast<double>(std::numeric_limits<T>::epsilon());
-        if (std::abs(added - log_weight) > 2 * unit * (3 + std::abs(log_weight))) return "add_log_weights differs";
+        if (std::abs(added - log_weight) > 2 * unit * (3 + std::abs(log_weight)))
+          return "add_log_weights differs";
       }
     }
   }
@@ -108,7 +111,8 @@ TEST_CASE("The tail of ALiBi is its geometric series, infinite where it does not
   const AlibiBias bias{0.5, 0.03};
   for (const Index offset : {Index{-1}, Index{-40}, Index{1}, Index{25}}) {
     double sum = 0;
-    for (Index t = 0; t < 3000; ++t) sum += std::exp(bias.log_weight_at(offset < 0 ? offset - t : offset + t));
+    for (Index t = 0; t < 3000; ++t)
+      sum += std::exp(bias.log_weight_at(offset < 0 ? offset - t : offset + t));
     REQUIRE(bias.log_tail(offset) == Approx(std::log(sum)).epsilon(1e-10));
   }
   REQUIRE(AlibiBias{0, 1}.log_tail(-5) == infinity);

@@ -51,7 +51,8 @@ double rounding() {
 /// Softmax attention as a user may write it, with his own loops.
 struct NaiveKernel {
   template <class Q, class K, class V>
-  AttentionOutput<typename Q::Scalar> operator()(const Q& q, const K& k, const V& v, const AttentionOptions& options) const {
+  AttentionOutput<typename Q::Scalar> operator()(const Q& q, const K& k, const V& v,
+                                                 const AttentionOptions& options) const {
     auto dense = dense_attention<typename Q::Scalar>(q, k, v, NoBias{}, options);
     return {dense.values, dense.log_sum_exp.template cast<double>()};
   }
@@ -61,8 +62,9 @@ struct NaiveKernel {
 
 // --- The ratio ---------------------------------------------------------------------------------------------
 
-TEMPLATE_TEST_CASE("The ratio is attention under the mean of the masks, for every sampling and number of draws", "",
-                   float, double) {
+TEMPLATE_TEST_CASE(
+    "The ratio is attention under the mean of the masks, for every sampling and number of draws", "", float,
+    double) {
   const auto [q, k, v] = head<TestType>();
   for (const Sampling sampling : samplings)
     for (const Index samples : {1, 2, 7, 64, 512})
@@ -146,7 +148,8 @@ TEST_CASE("The ratio tends to exact ALiBi attention, the mean does not") {
 
 // --- The mean ----------------------------------------------------------------------------------------------
 
-TEMPLATE_TEST_CASE("The mean of the draws is what its definition says, with the ratio's log-sum-exp", "", float, double) {
+TEMPLATE_TEST_CASE("The mean of the draws is what its definition says, with the ratio's log-sum-exp", "",
+                   float, double) {
   const auto [q, k, v] = head<TestType>();
   for (const Sampling sampling : samplings)
     for (const Index samples : {1, 2, 7, 64})
@@ -161,8 +164,10 @@ TEMPLATE_TEST_CASE("The mean of the draws is what its definition says, with the 
 }
 
 TEST_CASE("In the mean, a draw without a visible key counts as zero") {
-  // Query 0 stands at -2, before both keys; blocks {-2, -1}, {0, 1} hide them, blocks {-3 .. 0} show the first.
-  const Matrix<double> q = Matrix<double>::Zero(4, 1), k = Matrix<double>::Zero(2, 1), v = Matrix<double>::Ones(2, 1);
+  // Query 0 stands at -2, before both keys; blocks {-2, -1}, {0, 1} hide them, blocks {-3 .. 0} show the
+  // first.
+  const Matrix<double> q = Matrix<double>::Zero(4, 1), k = Matrix<double>::Zero(2, 1),
+                       v = Matrix<double>::Ones(2, 1);
   const std::vector<PositionHash> hashes{{2, 0, 1}, {4, -3, 3}};
   const AttentionOutput<double> got = blockwise_attention(q, k, v, hashes, {}, Merge::mean);
   REQUIRE(got.values(0, 0) == 0.75);
@@ -172,7 +177,8 @@ TEST_CASE("In the mean, a draw without a visible key counts as zero") {
   REQUIRE(blockwise_attention(q, k, v, hashes).values(0, 0) == 1);
 }
 
-TEMPLATE_TEST_CASE("Queries that see no key in any draw are 0, with log-sum-exp -inf or the sink", "", float, double) {
+TEMPLATE_TEST_CASE("Queries that see no key in any draw are 0, with log-sum-exp -inf or the sink", "", float,
+                   double) {
   const auto [q, k, v] = head<TestType>();
   const std::vector<PositionHash> hashes = draw_hashes(LaplaceKernel{3}, 8, 1);
   for (const Merge merge : {Merge::ratio, Merge::mean})
@@ -247,7 +253,8 @@ TEST_CASE("The kernel is called once a draw and block, with the block's rows and
 TEST_CASE("What a kernel throws reaches the caller, on any thread") {
   const auto [q, k, v] = head<float>();
   const std::vector<PositionHash> hashes = draw_hashes(LaplaceKernel{3}, 4, 1);
-  const auto kernel = [](const auto&, const auto&, const auto&, const AttentionOptions&) -> AttentionOutput<float> {
+  const auto kernel = [](const auto&, const auto&, const auto&,
+                         const AttentionOptions&) -> AttentionOutput<float> {
     throw std::runtime_error("no memory on the device");
   };
   for (const int threads : {1, 4})
@@ -270,7 +277,8 @@ TEMPLATE_TEST_CASE("Any number of threads gives the bits of one", "", float, dou
     }
 }
 
-TEMPLATE_TEST_CASE("Chunks of queries and shards of keys with one seed agree with one long call", "", float, double) {
+TEMPLATE_TEST_CASE("Chunks of queries and shards of keys with one seed agree with one long call", "", float,
+                   double) {
   const Index n = 180;
   const auto [q, k, v] = normal_inputs<TestType>(n, n, 6, 4, 83);
   const std::vector<PositionHash> hashes = draw_hashes(LaplaceKernel{20}, 24, 7);
@@ -289,7 +297,8 @@ TEMPLATE_TEST_CASE("Chunks of queries and shards of keys with one seed agree wit
     check(blockwise_attention(chunk_q, k.topRows(end), v.topRows(end), hashes, options), full);
     check(blockwise_attention(chunk_q, k, v, hashes, options, Merge::mean), mean);
 
-    AttentionOutput<TestType> merged = blockwise_attention(chunk_q, k.topRows(50), v.topRows(50), hashes, options);
+    AttentionOutput<TestType> merged =
+        blockwise_attention(chunk_q, k.topRows(50), v.topRows(50), hashes, options);
     options.key_offset = 1050;
     merged = poslsh::merge(
         blockwise_attention(chunk_q, k.bottomRows(n - 50), v.bottomRows(n - 50), hashes, options), merged);
@@ -322,7 +331,8 @@ TEMPLATE_TEST_CASE("NaN outside a query's blocks leaves no trace in either merge
 
 // --- Slopes at the ends of their range ---------------------------------------------------------------------
 
-TEMPLATE_TEST_CASE("Slopes that cannot be sampled: exact attention takes them, hashes refuse", "", float, double) {
+TEMPLATE_TEST_CASE("Slopes that cannot be sampled: exact attention takes them, hashes refuse", "", float,
+                   double) {
   const auto [q, k, v] = head<TestType>();
   const poslsh::AlibiBias negative{-0.05}, none{0};
   REQUIRE(fault(attention(q, k, v, negative), q, k, v, negative) == "");

@@ -69,7 +69,8 @@ TEMPLATE_TEST_CASE("Any strides give the bits of packed rows", "", float, double
       Index row, col;
     };
     for (const Stride& stride : {Stride{200, 2}, Stride{64, 1}, Stride{1, 151}, Stride{3, 500}}) {
-      Spread<TestType> far_q(q, stride.row, stride.col), far_k(k, stride.row, stride.col), far_v(v, stride.row, stride.col);
+      Spread<TestType> far_q(q, stride.row, stride.col), far_k(k, stride.row, stride.col),
+          far_v(v, stride.row, stride.col);
       CAPTURE(stride.row, stride.col);
       REQUIRE(same_bits(attention(far_q.map(), far_k.map(), far_v.map(), bias, options), packed));
     }
@@ -80,15 +81,16 @@ TEMPLATE_TEST_CASE("Any strides give the bits of packed rows", "", float, double
   }
 }
 
-TEMPLATE_TEST_CASE("Heads of one interleaved buffer are read in place and give the bits of packed copies", "", float,
-                   double) {
+TEMPLATE_TEST_CASE("Heads of one interleaved buffer are read in place and give the bits of packed copies", "",
+                   float, double) {
   const Index n = 100, heads = 3, d = 16;
   // [token][query, key, value][head][feature]
   const Matrix<TestType> all = normal_matrix<TestType>(n, 3 * heads * d, 62);
   for (Index head = 0; head < heads; ++head) {
     const auto part = [&](Index which) { return all.middleCols((which * heads + head) * d, d); };
     const Matrix<TestType> q = part(0), k = part(1), v = part(2);
-    REQUIRE(same_bits(attention(part(0), part(1), part(2), bias, options), attention(q, k, v, bias, options)));
+    REQUIRE(
+        same_bits(attention(part(0), part(1), part(2), bias, options), attention(q, k, v, bias, options)));
   }
 }
 
@@ -102,7 +104,8 @@ TEMPLATE_TEST_CASE("Expressions, arrays and fixed sizes are evaluated as they ar
   REQUIRE(same_bits(attention(q, turned.transpose(), v, bias, options), packed));
   const Eigen::Array<TestType, Eigen::Dynamic, Eigen::Dynamic> array = v.array();
   REQUIRE(same_bits(attention(q.array(), k.array(), array, bias, options), packed));
-  REQUIRE(same_bits(attention(q.array() * TestType(1), k.array(), array + TestType(0), bias, options), packed));
+  REQUIRE(
+      same_bits(attention(q.array() * TestType(1), k.array(), array + TestType(0), bias, options), packed));
 
   const Eigen::Matrix<TestType, 4, 3> fixed_q = q.template topLeftCorner<4, 3>();
   const Eigen::Matrix<TestType, 4, 3, Eigen::RowMajor> fixed_k = k.template topLeftCorner<4, 3>();
@@ -121,7 +124,8 @@ TEMPLATE_TEST_CASE("Results go into blocks of larger matrices, and nowhere else"
     const auto check = [&, &q = q, &k = k, &v = v](auto large) {
       large.setConstant(TestType(7));
       Matrix<double> sums = Matrix<double>::Constant(queries + 2, 3, 7);
-      attention_into(q, k, v, bias, options, large.block(4, 2, queries, v.cols()), sums.col(1).segment(1, queries));
+      attention_into(q, k, v, bias, options, large.block(4, 2, queries, v.cols()),
+                     sums.col(1).segment(1, queries));
       REQUIRE(same_numbers(large.block(4, 2, queries, v.cols()), packed.values));
       REQUIRE(same_numbers(sums.col(1).segment(1, queries), packed.log_sum_exp));
       REQUIRE((large.array() == TestType(7)).count() == large.size() - packed.values.size());
@@ -137,8 +141,8 @@ TEMPLATE_TEST_CASE("Results go into blocks of larger matrices, and nowhere else"
   }
 }
 
-TEMPLATE_TEST_CASE("The output may lie over an input, side by side or one behind the other: the same numbers", "",
-                   float, double) {
+TEMPLATE_TEST_CASE("The output may lie over an input, side by side or one behind the other: the same numbers",
+                   "", float, double) {
   const Index n = 230, d = 16;
   const auto [q, k, v] = normal_inputs<TestType>(n, n, d, d, 65);
   const AttentionOutput<TestType> expected = attention(q, k, v, bias, options);
@@ -151,13 +155,15 @@ TEMPLATE_TEST_CASE("The output may lie over an input, side by side or one behind
     part(all, 1) = k;
     part(all, 2) = v;
     for (const Index over : {0, 1, 2})
-      for (const Index shift : {0, 5, -40}) {  // rows: the output may cover an input in part, and end in the next one
+      for (const Index shift :
+           {0, 5, -40}) {  // rows: the output may cover an input in part, and end in the next one
         const Index row = (beside ? 0 : over * n) + shift, col = beside ? over * d : 0;
         if (row < 0 || row + n > all.rows()) continue;
         Matrix<TestType> buffer = all;
         Vector<double> sums(n);
         CAPTURE(beside, over, shift);
-        attention_into(part(buffer, 0), part(buffer, 1), part(buffer, 2), bias, options, buffer.block(row, col, n, d), sums);
+        attention_into(part(buffer, 0), part(buffer, 1), part(buffer, 2), bias, options,
+                       buffer.block(row, col, n, d), sums);
         REQUIRE(same_numbers(buffer.block(row, col, n, d), expected.values));
         REQUIRE(same_numbers(sums, expected.log_sum_exp));
       }
@@ -178,7 +184,8 @@ TEST_CASE("The log-sum-exps may lie over an input: the same numbers") {
       }
       CAPTURE(over, shift);
       auto sums = inputs[over].col(3).segment(shift, n);
-      attention_into(inputs[0].topRows(n), inputs[1].topRows(n), inputs[2].topRows(n), bias, options, values, sums);
+      attention_into(inputs[0].topRows(n), inputs[1].topRows(n), inputs[2].topRows(n), bias, options, values,
+                     sums);
       REQUIRE(same_numbers(values, expected.values));
       REQUIRE(same_numbers(sums, expected.log_sum_exp));
     }

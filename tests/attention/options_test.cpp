@@ -39,11 +39,13 @@ std::string message(const std::function<void()>& call) {
 
 std::string exact_message(const AttentionOptions& options) {
   const Inputs<float>& all = inputs();
-  return message([&] { static_cast<void>(poslsh::attention(all.q, all.k, all.v, poslsh::NoBias{}, options)); });
+  return message(
+      [&] { static_cast<void>(poslsh::attention(all.q, all.k, all.v, poslsh::NoBias{}, options)); });
 }
 std::string blockwise_message(const AttentionOptions& options) {
   const Inputs<float>& all = inputs();
-  return message([&] { static_cast<void>(poslsh::blockwise_attention(all.q, all.k, all.v, one_hash, options)); });
+  return message(
+      [&] { static_cast<void>(poslsh::blockwise_attention(all.q, all.k, all.v, one_hash, options)); });
 }
 
 struct BadOption {
@@ -120,12 +122,15 @@ TEST_CASE("Shapes that do not belong together are an Error") {
     const Matrix<float>&q, &k, &v;
     std::string text;
   };
-  for (const Shapes& bad : {Shapes{three, four, three, "columns of k is 4; it must be head_dim, the columns of q"},
-                            Shapes{three, three, rows, "rows of v is 6; it must be tokens, the rows of k"}}) {
-    REQUIRE_THAT(message([&] { static_cast<void>(poslsh::attention(bad.q, bad.k, bad.v, poslsh::NoBias{})); }),
-                 ContainsSubstring(bad.text));
-    REQUIRE_THAT(message([&] { static_cast<void>(poslsh::blockwise_attention(bad.q, bad.k, bad.v, one_hash)); }),
-                 ContainsSubstring(bad.text));
+  for (const Shapes& bad :
+       {Shapes{three, four, three, "columns of k is 4; it must be head_dim, the columns of q"},
+        Shapes{three, three, rows, "rows of v is 6; it must be tokens, the rows of k"}}) {
+    REQUIRE_THAT(
+        message([&] { static_cast<void>(poslsh::attention(bad.q, bad.k, bad.v, poslsh::NoBias{})); }),
+        ContainsSubstring(bad.text));
+    REQUIRE_THAT(
+        message([&] { static_cast<void>(poslsh::blockwise_attention(bad.q, bad.k, bad.v, one_hash)); }),
+        ContainsSubstring(bad.text));
   }
 }
 
@@ -135,9 +140,10 @@ TEST_CASE("Buffers of another shape than the result are an Error and stay as the
     Index rows, cols, size;
     std::string text;
   };
-  for (const Buffers& bad : {Buffers{4, 2, 5, "rows of values is 4; it must be the rows of q"},
-                             Buffers{5, 3, 5, "columns of values is 3; it must be value_dim, the columns of v"},
-                             Buffers{5, 2, 6, "size of log_sum_exp is 6; it must be the rows of q"}}) {
+  for (const Buffers& bad :
+       {Buffers{4, 2, 5, "rows of values is 4; it must be the rows of q"},
+        Buffers{5, 3, 5, "columns of values is 3; it must be value_dim, the columns of v"},
+        Buffers{5, 2, 6, "size of log_sum_exp is 6; it must be the rows of q"}}) {
     Matrix<float> values = Matrix<float>::Constant(bad.rows, bad.cols, 7);
     Vector<double> lse = Vector<double>::Constant(bad.size, 7);
     REQUIRE_THAT(message([&] { poslsh::attention_into(q, k, v, poslsh::NoBias{}, {}, values, lse); }),
@@ -155,7 +161,8 @@ TEST_CASE("A bias out of range is an Error of the call, even where no key is see
   const Matrix<float>&q = inputs().q, &k = inputs().k, &v = inputs().v;
   const Matrix<float> no_keys(0, 3), no_values(0, 2);
   const auto check = [&](const auto& bias, const std::string& text) {
-    REQUIRE_THAT(message([&] { static_cast<void>(poslsh::attention(q, k, v, bias)); }), ContainsSubstring(text));
+    REQUIRE_THAT(message([&] { static_cast<void>(poslsh::attention(q, k, v, bias)); }),
+                 ContainsSubstring(text));
     REQUIRE_THAT(message([&] { static_cast<void>(poslsh::attention(q, no_keys, no_values, bias)); }),
                  ContainsSubstring(text));
   };
@@ -184,14 +191,16 @@ TEST_CASE("A short-context kernel that returns another shape is an Error, on any
     Index rows, cols, size;  // more than is due
   };
   for (const int threads : {1, 3})
-    for (const Shape& extra : {Shape{1, 0, 0}, Shape{0, 1, 0}, Shape{0, 0, 1}, Shape{0, 0, -1}, Shape{0, 0, 0}}) {
+    for (const Shape& extra :
+         {Shape{1, 0, 0}, Shape{0, 1, 0}, Shape{0, 0, 1}, Shape{0, 0, -1}, Shape{0, 0, 0}}) {
       const auto kernel = [&](const auto& queries, const auto&, const auto& values, const AttentionOptions&) {
-        return AttentionOutput<float>{Matrix<float>::Zero(queries.rows() + extra.rows, values.cols() + extra.cols),
-                                      Vector<double>::Zero(queries.rows() + extra.size)};
+        return AttentionOutput<float>{
+            Matrix<float>::Zero(queries.rows() + extra.rows, values.cols() + extra.cols),
+            Vector<double>::Zero(queries.rows() + extra.size)};
       };
       const std::string text = message([&] {
-        static_cast<void>(
-            poslsh::blockwise_attention(q, k, v, one_hash, {.threads = threads}, poslsh::Merge::ratio, kernel));
+        static_cast<void>(poslsh::blockwise_attention(q, k, v, one_hash, {.threads = threads},
+                                                      poslsh::Merge::ratio, kernel));
       });
       if (extra.rows == 0 && extra.cols == 0 && extra.size == 0)
         REQUIRE(text == "no error");

@@ -19,7 +19,8 @@ Matrix<float> read_part(const std::string& name, Index part, const std::vector<s
   const poslsh_examples::NpyArray file = poslsh_examples::read_npy(std::string(POSLSH_TEST_DATA "/") + name);
   REQUIRE(file.shape == shape);
   const Index tokens = shape[shape.size() - 2], features = shape.back();
-  return Eigen::Map<const Matrix<float>>(std::get<0>(file.values).data() + part * tokens * features, tokens, features);
+  return Eigen::Map<const Matrix<float>>(std::get<0>(file.values).data() + part * tokens * features, tokens,
+                                         features);
 }
 
 struct Model {
@@ -41,11 +42,13 @@ TEST_CASE("NoBias gives the models' own attention outputs, every head") {
       const Matrix<float> q = input(0), k = input(1), v = input(2);
       const float largest = expected.cwiseAbs().maxCoeff();
       const auto single = poslsh::attention(q, k, v, poslsh::NoBias{});
-      const auto wide = poslsh::attention(q.cast<double>(), k.cast<double>(), v.cast<double>(), poslsh::NoBias{});
+      const auto wide =
+          poslsh::attention(q.cast<double>(), k.cast<double>(), v.cast<double>(), poslsh::NoBias{});
       CAPTURE(model.name, head);
       REQUIRE(largest > 0.1f);
       REQUIRE((single.values - expected).cwiseAbs().maxCoeff() < 3e-6f * largest);
-      REQUIRE((wide.values - expected.cast<double>()).cwiseAbs().maxCoeff() < 3e-6 * static_cast<double>(largest));
+      REQUIRE((wide.values - expected.cast<double>()).cwiseAbs().maxCoeff() <
+              3e-6 * static_cast<double>(largest));
       REQUIRE((single.log_sum_exp - wide.log_sum_exp).cwiseAbs().maxCoeff() < 1e-5);
     }
 }

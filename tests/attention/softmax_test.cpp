@@ -79,7 +79,8 @@ TEMPLATE_TEST_CASE("Shards of very different mass merge without overflow", "", f
 
 TEMPLATE_TEST_CASE("A shard of scores -inf only has no part in the merge", "", float, double) {
   const auto [q0, k, v] = normal_inputs<TestType>(4, 6, 1, 3, 73);
-  const Matrix<TestType> q = q0.cwiseAbs(), low = Matrix<TestType>::Constant(6, 1, static_cast<TestType>(-infinity));
+  const Matrix<TestType> q = q0.cwiseAbs(),
+                         low = Matrix<TestType>::Constant(6, 1, static_cast<TestType>(-infinity));
   const AttentionOutput<TestType> seen = attention(q, k, v, poslsh::NoBias{});
   const AttentionOutput<TestType> nothing = attention(q, low, v, poslsh::NoBias{});
   REQUIRE(same_bits(merge(seen, nothing), seen));
@@ -93,10 +94,14 @@ TEST_CASE("Outputs of different shapes do not merge") {
   const auto a = output(3, 2, 3);
   REQUIRE_NOTHROW(static_cast<void>(merge(a, output(3, 2, 3))));
   REQUIRE_THROWS_AS(static_cast<void>(merge(a, output(4, 2, 4))), poslsh::Error);
-  REQUIRE_THROWS_WITH(static_cast<void>(merge(a, output(4, 2, 4))), ContainsSubstring("rows of the second output is 4"));
-  REQUIRE_THROWS_WITH(static_cast<void>(merge(a, output(3, 1, 3))), ContainsSubstring("columns of the second output is 1"));
-  REQUIRE_THROWS_WITH(static_cast<void>(merge(a, output(3, 2, 2))), ContainsSubstring("log_sum_exp of the second output is 2"));
-  REQUIRE_THROWS_WITH(static_cast<void>(merge(output(3, 2, 4), a)), ContainsSubstring("log_sum_exp of the first output is 4"));
+  REQUIRE_THROWS_WITH(static_cast<void>(merge(a, output(4, 2, 4))),
+                      ContainsSubstring("rows of the second output is 4"));
+  REQUIRE_THROWS_WITH(static_cast<void>(merge(a, output(3, 1, 3))),
+                      ContainsSubstring("columns of the second output is 1"));
+  REQUIRE_THROWS_WITH(static_cast<void>(merge(a, output(3, 2, 2))),
+                      ContainsSubstring("log_sum_exp of the second output is 2"));
+  REQUIRE_THROWS_WITH(static_cast<void>(merge(output(3, 2, 4), a)),
+                      ContainsSubstring("log_sum_exp of the first output is 4"));
 }
 
 TEST_CASE("A row closes with its sink in the denominator") {
@@ -110,7 +115,8 @@ TEST_CASE("A row closes with its sink in the denominator") {
     const long double total =
         row.sum * std::exp(row.maximum - high) + (row.sink == -infinity ? 0 : std::exp(row.sink - high));
     CAPTURE(row.maximum, row.sum, row.sink);
-    REQUIRE(finished.factor == Approx(static_cast<double>(std::exp(row.maximum - high) / total)).epsilon(1e-14));
+    REQUIRE(finished.factor ==
+            Approx(static_cast<double>(std::exp(row.maximum - high) / total)).epsilon(1e-14));
     REQUIRE(finished.log_sum_exp == Approx(static_cast<double>(high + std::log(total))).epsilon(1e-14));
   }
   for (const double sink : {-infinity, 0.0, 100.0, 1e300}) {

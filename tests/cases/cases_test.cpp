@@ -2,8 +2,8 @@
 
 // Cases from the field: what users of ALiBi attention reported in public trackers, restated as small checks.
 //
-// The usual set-up: Q = 0 and V = identity, so that an output row is the row of weights; slope ln 2, so that a step of
-// distance halves the weight.
+// The usual set-up: Q = 0 and V = identity, so that an output row is the row of weights; slope ln 2, so that
+// a step of distance halves the weight.
 
 #include "poslsh/attention/blockwise.hpp"
 #include "poslsh/position/alibi.hpp"
@@ -16,8 +16,8 @@
 #include <vector>
 
 using namespace poslsh::test;
-using poslsh::AlibiBias;
 using poslsh::alibi_slopes;
+using poslsh::AlibiBias;
 using poslsh::attention;
 using poslsh::AttentionOptions;
 using poslsh::AttentionOutput;
@@ -41,8 +41,10 @@ template <class T>
 constexpr double tolerance = std::is_same_v<T, float> ? 1e-5 : 1e-12;
 
 template <class T>
-AttentionOutput<T> zero_score(Index queries, Index keys, const AlibiBias& bias, const AttentionOptions& options = {}) {
-  return attention(Matrix<T>::Zero(queries, 2), Matrix<T>::Zero(keys, 2), Matrix<T>::Identity(keys, keys), bias, options);
+AttentionOutput<T> zero_score(Index queries, Index keys, const AlibiBias& bias,
+                              const AttentionOptions& options = {}) {
+  return attention(Matrix<T>::Zero(queries, 2), Matrix<T>::Zero(keys, 2), Matrix<T>::Identity(keys, keys),
+                   bias, options);
 }
 
 /// Each row must be these numbers over their sum, or over the given total; a missing tail is zeros.
@@ -57,23 +59,27 @@ void require_rows(const AttentionOutput<T>& got, const Rows& expected, double to
       const std::size_t column = static_cast<std::size_t>(j);
       const double weight = column < expected[i].size() ? expected[i][column] / sum : 0;
       CAPTURE(i, j);
-      REQUIRE(static_cast<double>(got.values(static_cast<Index>(i), j)) == Approx(weight).margin(tolerance<T>).epsilon(0));
+      REQUIRE(static_cast<double>(got.values(static_cast<Index>(i), j)) ==
+              Approx(weight).margin(tolerance<T>).epsilon(0));
     }
   }
 }
 
 void require_exponents(const std::vector<double>& slopes, const std::vector<double>& exponents) {
   REQUIRE(slopes.size() == exponents.size());
-  for (std::size_t h = 0; h < slopes.size(); ++h) REQUIRE(slopes[h] == Approx(std::exp2(exponents[h])).epsilon(1e-15));
+  for (std::size_t h = 0; h < slopes.size(); ++h)
+    REQUIRE(slopes[h] == Approx(std::exp2(exponents[h])).epsilon(1e-15));
 }
 
-/// The keys and queries of a padded sequence as a single head can express it: the keys that are no padding, at the
-/// positions they have without it; queries for every row, those of padding before or behind.
+/// The keys and queries of a padded sequence as a single head can express it: the keys that are no padding,
+/// at the positions they have without it; queries for every row, those of padding before or behind.
 template <class T>
 struct Padded {
   Matrix<T> q, k, v;
   Index begin, real;
-  [[nodiscard]] AttentionOptions options(bool causal) const { return {.causal = causal, .query_offset = -begin}; }
+  [[nodiscard]] AttentionOptions options(bool causal) const {
+    return {.causal = causal, .query_offset = -begin};
+  }
   [[nodiscard]] auto keys() const { return k.middleRows(begin, real); }
   [[nodiscard]] auto values() const { return v.middleRows(begin, real); }
 };
@@ -106,7 +112,8 @@ TEMPLATE_TEST_CASE("case: sign", "", float, double) {
 }
 
 TEMPLATE_TEST_CASE("case: decode row", "", float, double) {
-  for (const auto& [slope, row] : {std::pair{ln2, Rows{{1, 2, 4, 8}}}, std::pair{2 * ln2, Rows{{1, 4, 16, 64}}}}) {
+  for (const auto& [slope, row] :
+       {std::pair{ln2, Rows{{1, 2, 4, 8}}}, std::pair{2 * ln2, Rows{{1, 4, 16, 64}}}}) {
     const auto one = zero_score<TestType>(1, 4, {slope}, {.causal = true});
     require_rows(one, row);
     require_rows(zero_score<TestType>(1, 4, {slope}), row);
@@ -124,7 +131,8 @@ TEMPLATE_TEST_CASE("case: more queries than keys", "", float, double) {
   REQUIRE(got.log_sum_exp[1] == -infinity);
   REQUIRE(got.log_sum_exp[2] == Approx(0).margin(tolerance<TestType>));
 
-  const auto no_keys = attention(Matrix<TestType>::Ones(3, 2), Matrix<TestType>(0, 2), Matrix<TestType>(0, 5), AlibiBias{ln2});
+  const auto no_keys =
+      attention(Matrix<TestType>::Ones(3, 2), Matrix<TestType>(0, 2), Matrix<TestType>(0, 5), AlibiBias{ln2});
   REQUIRE(same_numbers(no_keys.values, Matrix<TestType>::Zero(3, 5)));
   REQUIRE(same_numbers(no_keys.log_sum_exp, Vector<double>::Constant(3, -infinity)));
   const auto no_queries = zero_score<TestType>(0, 4, {ln2}, {.causal = true});
@@ -149,11 +157,14 @@ TEMPLATE_TEST_CASE("case: padding", "", float, double) {
     for (const bool causal : {true, false}) {
       const Padded<TestType> padded = pad(alone, pads.before, pads.behind);
       const auto check = [&](const auto& attend) {
-        const AttentionOutput<TestType> expected = attend(alone.q, alone.k, alone.v, AttentionOptions{.causal = causal});
-        const AttentionOutput<TestType> got = attend(padded.q, padded.keys(), padded.values(), padded.options(causal));
+        const AttentionOutput<TestType> expected =
+            attend(alone.q, alone.k, alone.v, AttentionOptions{.causal = causal});
+        const AttentionOutput<TestType> got =
+            attend(padded.q, padded.keys(), padded.values(), padded.options(causal));
         CAPTURE(pads.before, pads.behind, causal);
         REQUIRE(distance(got.values.middleRows(padded.begin, 5), expected.values) < tolerance<TestType>);
-        REQUIRE(distance(got.log_sum_exp.segment(padded.begin, 5), expected.log_sum_exp) < tolerance<TestType>);
+        REQUIRE(distance(got.log_sum_exp.segment(padded.begin, 5), expected.log_sum_exp) <
+                tolerance<TestType>);
       };
       check([](const auto& q, const auto& k, const auto& v, const AttentionOptions& options) {
         return attention(q, k, v, AlibiBias{0.5}, options);
@@ -175,9 +186,9 @@ TEMPLATE_TEST_CASE("case: fully masked", "", float, double) {
     REQUIRE(same_numbers(got.values, Matrix<TestType>::Zero(4, 2)));
     REQUIRE(same_numbers(got.log_sum_exp, Vector<double>::Constant(4, -infinity)));
   };
-  for (const AttentionOptions& options :
-       {AttentionOptions{.causal = true, .query_offset = -4}, AttentionOptions{.query_offset = 100, .window_left = 20},
-        AttentionOptions{.query_offset = -100, .window_right = 20}}) {
+  for (const AttentionOptions& options : {AttentionOptions{.causal = true, .query_offset = -4},
+                                          AttentionOptions{.query_offset = 100, .window_left = 20},
+                                          AttentionOptions{.query_offset = -100, .window_right = 20}}) {
     require_empty(attention(q, k, v, AlibiBias{0.5}, options));
     require_empty(attention(q, k, v, MeanMask(hashes), options));
     require_empty(blockwise_attention(q, k, v, hashes, options));
@@ -192,13 +203,16 @@ TEMPLATE_TEST_CASE("case: head slices", "", float, double) {
   const Index n = 120, heads = 16, d = 5;
   const std::vector<double> slopes = alibi_slopes(heads);
   const auto [q, k, v] = normal_inputs<TestType>(n, n, heads * d, heads * d, 93);
-  const Matrix<TestType> half_q = q.rightCols(8 * d), half_k = k.rightCols(8 * d), half_v = v.rightCols(8 * d);
+  const Matrix<TestType> half_q = q.rightCols(8 * d), half_k = k.rightCols(8 * d),
+                         half_v = v.rightCols(8 * d);
   Matrix<TestType> full(n, heads * d), half(n, 8 * d);
   Vector<double> sums(n);
-  const auto run = [&](const auto& some_q, const auto& some_k, const auto& some_v, Matrix<TestType>& out, Index h, Index slope) {
+  const auto run = [&](const auto& some_q, const auto& some_k, const auto& some_v, Matrix<TestType>& out,
+                       Index h, Index slope) {
     const auto part = [&](const auto& all) { return all.middleCols(h * d, d); };
-    attention_into(part(some_q), part(some_k), part(some_v), AlibiBias{slopes[static_cast<std::size_t>(slope)]},
-                   {.causal = true}, out.middleCols(h * d, d), sums);
+    attention_into(part(some_q), part(some_k), part(some_v),
+                   AlibiBias{slopes[static_cast<std::size_t>(slope)]}, {.causal = true},
+                   out.middleCols(h * d, d), sums);
   };
   for (Index h = 0; h < heads; ++h) run(q, k, v, full, h, h);
   for (Index h = 0; h < 8; ++h) run(half_q, half_k, half_v, half, h, h + 8);
@@ -212,10 +226,12 @@ TEMPLATE_TEST_CASE("case: grouped heads, odd sizes", "", float, double) {
     CAPTURE(head);
     REQUIRE(static_cast<double>(got.values(1, 0)) == Approx(expected[head]).margin(6e-8).epsilon(0));
   }
-  for (const auto& [d, d_v] : {std::pair{3, 5}, std::pair{1, 1}, std::pair{80, 80}, std::pair{300, 300}, std::pair{300, 1}}) {
+  for (const auto& [d, d_v] :
+       {std::pair{3, 5}, std::pair{1, 1}, std::pair{80, 80}, std::pair{300, 300}, std::pair{300, 1}}) {
     const auto [q, k, v] = normal_inputs<TestType>(70, 70, d, d_v, 94);
     CAPTURE(d, d_v);
-    REQUIRE(fault(attention(q, k, v, AlibiBias{0.25}, {.causal = true}), q, k, v, AlibiBias{0.25}, {.causal = true}) == "");
+    REQUIRE(fault(attention(q, k, v, AlibiBias{0.25}, {.causal = true}), q, k, v, AlibiBias{0.25},
+                  {.causal = true}) == "");
   }
 }
 
@@ -224,7 +240,9 @@ TEMPLATE_TEST_CASE("case: shifted positions", "", float, double) {
   const AttentionOptions base{.causal = true, .query_offset = 60};
   const auto expected = attention(q, k, v, AlibiBias{0.1}, base);
   for (const Index shift : {Index{7}, Index{-100}, Index{1} << 20, Index{1} << 40, -(Index{1} << 50)})
-    REQUIRE(same_bits(attention(q, k, v, AlibiBias{0.1}, {.causal = true, .key_offset = shift, .query_offset = 60 + shift}), expected));
+    REQUIRE(same_bits(
+        attention(q, k, v, AlibiBias{0.1}, {.causal = true, .key_offset = shift, .query_offset = 60 + shift}),
+        expected));
 
   // A cache that dropped its first 30 keys, which a window of 20 cannot reach.
   const std::vector<PositionHash> hashes = draw_hashes(LaplaceKernel{10}, 16, 2);
@@ -243,7 +261,8 @@ TEMPLATE_TEST_CASE("case: shifted positions", "", float, double) {
 TEMPLATE_TEST_CASE("case: cap and scale", "", float, double) {
   const Matrix<TestType> identity = Matrix<TestType>::Identity(4, 4);
   const Matrix<TestType> large = Matrix<TestType>::Constant(4, 1, TestType(100));
-  const auto capped = attention(large, large, identity, AlibiBias{ln2}, {.scale = 1, .causal = true, .softcap = 1});
+  const auto capped =
+      attention(large, large, identity, AlibiBias{ln2}, {.scale = 1, .causal = true, .softcap = 1});
   require_rows(capped, {{1}, {1, 2}, {1, 2, 4}, {1, 2, 4, 8}});
 
   // q.k = (ln 2, 0) in row 1: the score makes up for one step of distance, unless it is scaled by 1/2.
@@ -259,7 +278,9 @@ TEMPLATE_TEST_CASE("case: cap and scale", "", float, double) {
 }
 
 TEMPLATE_TEST_CASE("case: sink", "", float, double) {
-  const auto with_sink = [](double sink) { return zero_score<TestType>(2, 2, {ln2}, {.causal = true, .sink = sink}); };
+  const auto with_sink = [](double sink) {
+    return zero_score<TestType>(2, 2, {ln2}, {.causal = true, .sink = sink});
+  };
   const auto got = with_sink(0);
   require_rows(got, {{0.5}, {0.2, 0.4}}, 1);
   REQUIRE(got.log_sum_exp[0] == Approx(ln2));
@@ -285,7 +306,8 @@ TEST_CASE("case: seeds") {
   const auto run = [&, &q = q, &k = k, &v = v](std::uint64_t seed, int threads) {
     const std::vector<PositionHash> hashes = draw_hashes(LaplaceKernel{16}, 32, seed);
     const AttentionOptions options{.causal = true, .threads = threads};
-    return std::pair{attention(q, k, v, MeanMask(hashes), options), blockwise_attention(q, k, v, hashes, options)};
+    return std::pair{attention(q, k, v, MeanMask(hashes), options),
+                     blockwise_attention(q, k, v, hashes, options)};
   };
   const auto [swept, blocks] = run(1, 1);
   for (const int threads : {1, 2, 4}) {
@@ -300,7 +322,8 @@ TEST_CASE("case: seeds") {
 }
 
 TEMPLATE_TEST_CASE("case: any length, any slope", "", float, double) {
-  const auto random = [](const auto& q, const auto& k, const auto& v, double sigma, const AttentionOptions& options = {}) {
+  const auto random = [](const auto& q, const auto& k, const auto& v, double sigma,
+                         const AttentionOptions& options = {}) {
     return blockwise_attention(q, k, v, draw_hashes(LaplaceKernel{sigma}, 16, 3), options);
   };
   for (const Index n : {1, 2, 3, 5, 13, 127}) {
@@ -331,7 +354,8 @@ TEMPLATE_TEST_CASE("case: any length, any slope", "", float, double) {
     REQUIRE(distance(random(q, k, v, 1e-3).values, v) < tolerance<TestType>);
     const auto plain = attention(q, k, v, NoBias{});
     REQUIRE(distance(attention(q, k, v, AlibiBias{0}).values, plain.values) < tolerance<TestType>);
-    REQUIRE(distance(blockwise_attention(q, k, v, std::vector<PositionHash>(1)).values, plain.values) < tolerance<TestType>);
+    REQUIRE(distance(blockwise_attention(q, k, v, std::vector<PositionHash>(1)).values, plain.values) <
+            tolerance<TestType>);
     REQUIRE(attention(q, k, v, AlibiBias{-0.1}).values.allFinite());
   }
   REQUIRE_THROWS_AS(draw_hashes(LaplaceKernel{-8}, 16, 3), poslsh::Error);
@@ -366,7 +390,8 @@ TEMPLATE_TEST_CASE("case: layout and overlap", "", float, double) {
   for (const Index over : {0, 2}) {
     Matrix<TestType> own = buffer;
     Vector<double> sums(n);
-    attention_into(own.leftCols(d), own.middleCols(d, d), own.rightCols(d), AlibiBias{0.1}, {}, own.middleCols(over * d, d), sums);
+    attention_into(own.leftCols(d), own.middleCols(d, d), own.rightCols(d), AlibiBias{0.1}, {},
+                   own.middleCols(over * d, d), sums);
     REQUIRE(same_numbers(own.middleCols(over * d, d), exact.values));
   }
 }

@@ -64,7 +64,8 @@ struct PastBias {
 
 inline std::vector<PositionHash> random_hashes(Dice& dice) {
   const double sigma = dice.pick({0.4, 3.0, 40.0, 1000.0});
-  return draw_hashes(LaplaceKernel{sigma}, dice.pick<Index>({1, 5, 64}), static_cast<std::uint64_t>(dice.below(1000)),
+  return draw_hashes(LaplaceKernel{sigma}, dice.pick<Index>({1, 5, 64}),
+                     static_cast<std::uint64_t>(dice.below(1000)),
                      dice.pick({Sampling::independent, Sampling::stratified, Sampling::importance}));
 }
 
@@ -78,8 +79,9 @@ void with_bias(int kind, Dice& dice, Check&& check) {
       return check(NoBias{}, "NoBias");
     case 1: {
       const double slope = dice.pick({0.0, 0.004, 0.25, 3.0, -0.02});
-      return dice.chance(0.5) ? check(AlibiBias{slope}, "AlibiBias")
-                              : check(AlibiBias{slope, dice.pick({0.0, 0.06, -0.01})}, "AlibiBias, two slopes");
+      return dice.chance(0.5)
+                 ? check(AlibiBias{slope}, "AlibiBias")
+                 : check(AlibiBias{slope, dice.pick({0.0, 0.06, -0.01})}, "AlibiBias, two slopes");
     }
     case 2:
       return check(FixedBlocks{dice.pick<Index>({1, 7, 64, 100, 1000000})}, "FixedBlocks");

@@ -4,8 +4,8 @@
 /// \file
 /// Attention from its definition: dense, slow and readable, in any precision.
 ///
-/// In a wider type than the library's it is the oracle, in the same type the naive version that sets the budget of
-/// errors.
+/// In a wider type than the library's it is the oracle, in the same type the naive version that sets the
+/// budget of errors.
 
 #include "poslsh/attention/options.hpp"
 #include "poslsh/position/hash.hpp"
@@ -96,7 +96,8 @@ struct DenseOutput {
   Real largest_score = 0, largest_value = 0;  ///< in magnitude, over what is visible, before the bias
 };
 
-/// values_i = sum_j exp(z_ij - lse_i) v_j, lse_i = log(exp(sink) + sum_j exp(z_ij)), with z = capped score + log weight.
+/// values_i = sum_j exp(z_ij - lse_i) v_j, lse_i = log(exp(sink) + sum_j exp(z_ij)), with z = capped score +
+/// log weight.
 template <class Real, class Q, class K, class V, class Bias>
 DenseOutput<Real> dense_attention(const Q& q, const K& k, const V& v, const Bias& bias,
                                   const AttentionOptions& options = {}) {
@@ -125,7 +126,8 @@ DenseOutput<Real> dense_attention(const Q& q, const K& k, const V& v, const Bias
         score = cap * std::tanh(score / cap);
       }
       out.largest_score = std::max(out.largest_score, std::abs(score));
-      for (Index f = 0; f < v.cols(); ++f) out.largest_value = std::max(out.largest_value, std::abs(tokens(j, f)));
+      for (Index f = 0; f < v.cols(); ++f)
+        out.largest_value = std::max(out.largest_value, std::abs(tokens(j, f)));
       logits[static_cast<std::size_t>(j)] = score + log_weight;
       largest = std::max(largest, score + log_weight);
       seen.push_back(j);
@@ -143,10 +145,11 @@ DenseOutput<Real> dense_attention(const Q& q, const K& k, const V& v, const Bias
   return out;
 }
 
-/// The mean merge: sum_r weight_r T_r / sum_r weight_r, T_r the attention inside the mask of draw r, 0 in a row that
-/// sees no key there. A sink is in every draw. Log-sum-exps are those of the ratio.
+/// The mean merge: sum_r weight_r T_r / sum_r weight_r, T_r the attention inside the mask of draw r, 0 in a
+/// row that sees no key there. A sink is in every draw. Log-sum-exps are those of the ratio.
 template <class Real, class Q, class K, class V>
-DenseOutput<Real> dense_mean_of_draws(const Q& q, const K& k, const V& v, std::span<const PositionHash> hashes,
+DenseOutput<Real> dense_mean_of_draws(const Q& q, const K& k, const V& v,
+                                      std::span<const PositionHash> hashes,
                                       const AttentionOptions& options = {}) {
   DenseOutput<Real> out = dense_attention<Real>(q, k, v, MeanOfMasks{hashes}, options);
   out.values.setZero();
@@ -178,19 +181,23 @@ double distance(const A& a, const B& b) {
   return static_cast<double>(largest);
 }
 
-/// What is wrong about a result in T, or nothing. Its errors may be twice those of the naive version, plus a few units
-/// of rounding of the largest value and score, since on a small problem the naive version may just be lucky.
+/// What is wrong about a result in T, or nothing. Its errors may be twice those of the naive version, plus a
+/// few units of rounding of the largest value and score, since on a small problem the naive version may just
+/// be lucky.
 template <class T>
-std::string fault(const AttentionOutput<T>& got, const DenseOutput<Wide<T>>& exact, const DenseOutput<T>& naive,
-                  double units = 2) {
-  if (got.values.rows() != exact.values.rows() || got.values.cols() != exact.values.cols()) return "shape of values";
+std::string fault(const AttentionOutput<T>& got, const DenseOutput<Wide<T>>& exact,
+                  const DenseOutput<T>& naive, double units = 2) {
+  if (got.values.rows() != exact.values.rows() || got.values.cols() != exact.values.cols())
+    return "shape of values";
   if (got.log_sum_exp.size() != exact.log_sum_exp.size()) return "size of log_sum_exp";
   for (Index i = 0; i < got.values.rows(); ++i)
-    if (exact.log_sum_exp[i] == -infinity && (got.log_sum_exp[i] != -infinity || !(got.values.row(i).array() == 0).all()))
+    if (exact.log_sum_exp[i] == -infinity &&
+        (got.log_sum_exp[i] != -infinity || !(got.values.row(i).array() == 0).all()))
       return "row " + std::to_string(i) + " sees no key, but is not 0 with log_sum_exp -inf";
   const double unit = units * static_cast<double>(std::numeric_limits<T>::epsilon()) *
                       (1 + static_cast<double>(exact.largest_score));
-  const double values = distance(got.values, exact.values), naive_values = distance(naive.values, exact.values);
+  const double values = distance(got.values, exact.values),
+               naive_values = distance(naive.values, exact.values);
   const double lse = distance(got.log_sum_exp, exact.log_sum_exp);
   const double naive_lse = distance(naive.log_sum_exp, exact.log_sum_exp);
   std::ostringstream text;
@@ -205,8 +212,8 @@ std::string fault(const AttentionOutput<T>& got, const DenseOutput<Wide<T>>& exa
 template <class T, class Q, class K, class V, class Bias>
 std::string fault(const AttentionOutput<T>& got, const Q& q, const K& k, const V& v, const Bias& bias,
                   const AttentionOptions& options = {}, double units = 2) {
-  return fault(got, dense_attention<Wide<T>>(q, k, v, bias, options), dense_attention<T>(q, k, v, bias, options),
-               units);
+  return fault(got, dense_attention<Wide<T>>(q, k, v, bias, options),
+               dense_attention<T>(q, k, v, bias, options), units);
 }
 
 /// Whether two results are the same bit by bit (any two NaN count as the same).
@@ -215,7 +222,8 @@ bool same_numbers(const A& a, const B& b) {
   if (a.rows() != b.rows() || a.cols() != b.cols()) return false;
   for (Index i = 0; i < a.rows(); ++i)
     for (Index j = 0; j < a.cols(); ++j)
-      if (!(a(i, j) == b(i, j) && std::signbit(a(i, j)) == std::signbit(b(i, j))) && !(a(i, j) != a(i, j) && b(i, j) != b(i, j)))
+      if (!(a(i, j) == b(i, j) && std::signbit(a(i, j)) == std::signbit(b(i, j))) &&
+          !(a(i, j) != a(i, j) && b(i, j) != b(i, j)))
         return false;
   return true;
 }
