@@ -9,7 +9,7 @@
 /// - `support(r)`: the support of row r of the tile, in absolute positions;
 /// - `row(r)`: where `prepared`, the log weights of row r from the tile's first key on, less `reference()`. Readable
 ///   for a whole key tile; places of pairs that are not visible hold anything finite;
-/// - `add(r, first, scores, count)`: the same added to scores in memory.
+/// - `add(r, column, scores, count)`: where not, adds the bias' own log weights to scores in memory.
 
 #include "poslsh/attention/bias.hpp"
 #include "poslsh/attention/options.hpp"
@@ -86,10 +86,6 @@ class BiasRows<B, T> {
     }
     [[nodiscard]] const T* row(Index r) const {
       return shared_.table_.data() + (shared_.shift_ + first_key_ - (first_query_ + r) - shared_.base_);
-    }
-    void add(Index r, Index column, T* scores, Index count) const {
-      const T* weights = row(r) + column;
-      for (Index t = 0; t < count; ++t) scores[t] += weights[t];
     }
 
    private:

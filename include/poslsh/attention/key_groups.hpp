@@ -30,15 +30,14 @@ class KeyGroups {
     count_ = (range.end - 1) / key_group + 1 - first_;
     centres_ = Buffer<T>(count_ * depth_);
     spread_.resize(static_cast<std::size_t>(count_));
-    norm_.resize(static_cast<std::size_t>(count_));
+    up_to_.resize(static_cast<std::size_t>(count_));
     constexpr Index chunk = 16;
     parallel_for((count_ + chunk - 1) / chunk, threads, [&](Index task, int) {
       for (Index g = task * chunk; g < (std::min)(count_, (task + 1) * chunk); ++g) bound(keys, g);
     });
-    up_to_ = norm_;
-    from_ = norm_;
-    for (std::size_t g = 1; g < norm_.size(); ++g) up_to_[g] = (std::max)(up_to_[g - 1], up_to_[g]);
-    for (std::size_t g = norm_.size() - 1; g-- > 0;) from_[g] = (std::max)(from_[g + 1], from_[g]);
+    from_ = up_to_;  // so far, of each group alone
+    for (std::size_t g = 1; g < up_to_.size(); ++g) up_to_[g] = (std::max)(up_to_[g - 1], up_to_[g]);
+    for (std::size_t g = from_.size() - 1; g-- > 0;) from_[g] = (std::max)(from_[g + 1], from_[g]);
   }
 
   [[nodiscard]] Index begin() const { return first_; }
@@ -73,13 +72,13 @@ class KeyGroups {
     const double rounding = static_cast<double>(depth_ + 8) * static_cast<double>(std::numeric_limits<T>::epsilon());
     const double all = std::sqrt(centre_norm) + std::sqrt(radius);
     spread_[static_cast<std::size_t>(g)] = static_cast<T>(std::sqrt(radius) + rounding * all);
-    norm_[static_cast<std::size_t>(g)] = all < infinity ? static_cast<T>(all * (1 + rounding)) : static_cast<T>(infinity);
+    up_to_[static_cast<std::size_t>(g)] = all < infinity ? static_cast<T>(all * (1 + rounding)) : static_cast<T>(infinity);
   }
 
   static constexpr double infinity = std::numeric_limits<double>::infinity();
   Index depth_, first_ = 0, count_ = 0;
   Buffer<T> centres_;
-  std::vector<T> spread_, norm_, up_to_, from_;
+  std::vector<T> spread_, up_to_, from_;
 };
 
 }  // namespace poslsh::inline POSLSH_SIMD::detail

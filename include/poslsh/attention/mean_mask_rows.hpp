@@ -136,10 +136,6 @@ class BiasRows<MeanMask, T> {
     [[nodiscard]] const T* row(Index r) const {
       return rows_.data() + static_cast<Index>(run_of_row_[r]) * key_tile<T>;
     }
-    void add(Index r, Index column, T* scores, Index count) const {
-      const T* weights = row(r) + column;
-      for (Index t = 0; t < count; ++t) scores[t] += weights[t];
-    }
 
    private:
     /// A mask leaves the block [old_begin, at) for [at, new_end).

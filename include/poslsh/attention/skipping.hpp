@@ -47,11 +47,8 @@ class SkipTest {
     count_ = count;
     used_ = 0;
     const T rounding = static_cast<T>(depth + 8) * std::numeric_limits<T>::epsilon();
-    for (Index r = 0; r < count; ++r) {
-      T squares = 0;
-      for (Index t = 0; t < depth; ++t) squares += queries[r * depth + t] * queries[r * depth + t];
-      norms_[r] = std::sqrt(squares) * (1 + rounding);
-    }
+    for (Index r = 0; r < count; ++r)
+      norms_[r] = std::sqrt(dot(queries + r * depth, queries + r * depth)) * (1 + rounding);
   }
 
   /// Takes in what has been visited: log B_i of each row, rounded down. A row that sees no key at all, or is NaN
@@ -76,9 +73,9 @@ class SkipTest {
     const Index begin = group * key_group, end = begin + key_group;
     const T spread = groups_.spread(group);
     const T* centre = groups_.centre(group);
-    T score = 0, worst = -std::numeric_limits<T>::infinity();
+    T worst = -std::numeric_limits<T>::infinity();
     for (Index r = 0; r < count_; ++r) {
-      score = dot(queries_ + r * depth_, centre) + norms_[r] * spread;
+      const T score = dot(queries_ + r * depth_, centre) + norms_[r] * spread;
       if (!take(worst, (std::min)(cap_, score) - budgets_[r], score)) return false;
     }
     // A weight that falls with the distance on each side is largest at the ends of a range or nearest to 0.

@@ -101,37 +101,28 @@ class TileSweep {
     const Index begin = reach.begin / key_group, end = (reach.end - 1) / key_group + 1;
     const Index low = std::clamp(round_down(key_row(0), key_group) / key_group, begin, end - 1);
     const Index high = std::clamp(round_down(key_row(count_ - 1), key_group) / key_group, low, end - 1);
-    const auto take = [&](Index first, Index last) {
-      if (first == last) return;
-      visit(first * key_group, (last - first) * key_group);
+    const auto take = [&](Index first, Index count) {
+      visit(first * key_group, count * key_group);
       test.update(rows_, visible_);
     };
-    take(low, high + 1);
-    Index pending = low;  // groups [g, pending) wait to be visited
-    Index g = low - 1;
-    for (; g >= begin; --g) {
-      if (test.skip_up_to(g)) break;
-      if (test.skip_group(g)) {
-        take(g + 1, pending);
-        pending = g;
-      } else if (pending - g == room) {
-        take(g, pending);
-        pending = g;
+    // One side, nearest group first: groups that must be visited wait until there is room for no more.
+    const auto walk = [&](Index group, Index stop, Index step, auto&& skip_rest) {
+      Index waiting = 0;
+      const auto take_waiting = [&](Index next) {
+        if (waiting > 0) take(step > 0 ? next - waiting : next + 1, waiting);
+        waiting = 0;
+      };
+      for (; group != stop && !skip_rest(group); group += step) {
+        if (test.skip_group(group))
+          take_waiting(group);
+        else if (++waiting == room)
+          take_waiting(group + step);
       }
-    }
-    take(g + 1, pending);
-    pending = high + 1;  // groups [pending, g) wait
-    for (g = high + 1; g < end; ++g) {
-      if (test.skip_from(g)) break;
-      if (test.skip_group(g)) {
-        take(pending, g);
-        pending = g + 1;
-      } else if (g + 1 - pending == room) {
-        take(pending, g + 1);
-        pending = g + 1;
-      }
-    }
-    take(pending, g);
+      take_waiting(group);
+    };
+    take(low, high + 1 - low);
+    walk(low - 1, begin - 1, -1, [&](Index group) { return test.skip_up_to(group); });
+    walk(high + 1, end, 1, [&](Index group) { return test.skip_from(group); });
   }
 
   /// The key row at the position of row r of the tile; it need not exist.
@@ -213,7 +204,12 @@ class TileSweep {
   /// What the product could not do on the way out: the cap, and a bias without prepared rows.
   void finish_scores(Index r, KeyRange range, T* scores) const {
     if (head_.softcap != 0) soft_cap(scores, range, head_.softcap);
-    bias_.add(r, range.begin, scores + range.begin, range.size());
+    if constexpr (BiasRows<B, T>::prepared) {
+      const T* weights = bias_.row(r);
+      for (Index j = range.begin; j < range.end; ++j) scores[j] += weights[j];
+    } else {
+      bias_.add(r, range.begin, scores + range.begin, range.size());
+    }
   }
 
   /// Replaces the scores of a row by exp(score - maximum) and moves its sums to the new maximum.
