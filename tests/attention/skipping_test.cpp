@@ -118,6 +118,16 @@ TEST_CASE("Far tiles are left out, and a heavy token far away costs its own grou
   REQUIRE(with_sink * 5 < all);
 }
 
+TEST_CASE("Keys are left out from some 30 sigma on, however narrow the groups are beside sigma") {
+  // Where each group took what it could get of the tolerance, the last ones had nothing left to take.
+  const Inputs<double> x = normal_inputs<double>(192, 16384, 64, 4, 6);
+  for (const double sigma : {16.0, 64.0, 128.0, 256.0, 340.0, 400.0, 500.0}) {
+    const Index keys = visited(x, {1 / sigma}, {.causal = true, .tolerance = 0x1p-24}) / 192;
+    CAPTURE(sigma, keys);
+    REQUIRE(static_cast<double>(keys) <= 30 * sigma + 150);
+  }
+}
+
 TEST_CASE("A bias that does not decay visits every key") {
   const Inputs<double> x = normal_inputs<double>(300, 900, 8, 2, 7);
   for (const AlibiBias bias : {AlibiBias{0}, AlibiBias{-0.001}, AlibiBias{0, -0.001}})

@@ -32,7 +32,8 @@ Index attend(Strided<const T> q, Strided<const T> k, Strided<const T> v, const B
   const PackedKeys<T> packed(k, reach, options.threads);
   const BiasRows<B, T> bias_rows(bias, place);
   std::optional<KeyGroups<T>> groups;
-  if (BoundedTail<B> && options.tolerance > 0) groups.emplace(k, reach, options.threads);
+  if constexpr (BoundedTail<B>)
+    if (options.tolerance > 0) groups.emplace(k, reach, moments_pay(bias, q.cols), options.threads);
   const Head<T, B> head{q,
                         v,
                         packed,

@@ -121,7 +121,9 @@ class TileSweep {
       take_waiting(group);
     };
     take(low, high + 1 - low);
+    test.limit(high + 1 < end ? 0.5 : 1);
     walk(low - 1, begin - 1, -1, [&](Index group) { return test.skip_up_to(group); });
+    test.limit(1);
     walk(high + 1, end, 1, [&](Index group) { return test.skip_from(group); });
   }
 
