@@ -110,7 +110,7 @@ TEST_CASE("A row closes with its sink in the denominator") {
   };
   for (const Row& row : {Row{0, 1, -infinity}, Row{2, 3, 0}, Row{2, 3, 2}, Row{2, 3, 100}, Row{-1e4, 2, 0},
                          Row{1e4, 2, 0}, Row{-5, 1.5, -1e308}, Row{3, 1, 1e300}}) {
-    const FinishedRow finished = finish_row(false, row.maximum, row.sum, row.sink);
+    const FinishedRow finished = finish_row({row.maximum, row.sum, false}, row.sink);
     const long double high = std::max(row.maximum, row.sink);
     const long double total =
         row.sum * std::exp(row.maximum - high) + (row.sink == -infinity ? 0 : std::exp(row.sink - high));
@@ -120,7 +120,7 @@ TEST_CASE("A row closes with its sink in the denominator") {
     REQUIRE(finished.log_sum_exp == Approx(static_cast<double>(high + std::log(total))).epsilon(1e-14));
   }
   for (const double sink : {-infinity, 0.0, 100.0, 1e300}) {
-    const FinishedRow empty = finish_row(true, -infinity, 0, sink);
+    const FinishedRow empty = finish_row({-infinity, 0, true}, sink);
     REQUIRE(empty.factor == 0);
     REQUIRE(empty.log_sum_exp == sink);
   }

@@ -11,7 +11,7 @@ mask/block_mask mask/mean_mask
 theory/bounds theory/operators theory/spectral
 attention/bias attention/options attention/softmax attention/simd attention/micro_kernel attention/packing
 attention/weights attention/key_groups attention/skipping attention/bias_rows attention/mean_mask_rows
-attention/tile_sweep attention/attention attention/blockwise attention/certificate attention/backward
+attention/head attention/tile_sweep attention/attention attention/blockwise attention/certificate attention/backward
 model/tensor_view model/multi_head model/streaming
 poslsh
 "

@@ -8,55 +8,80 @@
 #include "poslsh/attention/tile_sweep.hpp"
 
 #include <memory>
-#include <optional>
+#include <type_traits>
 #include <vector>
 
 namespace poslsh::inline POSLSH_SIMD {
 namespace detail {
 
+/// The type attention computes in: float for the types of 16 bits.
+template <class S>
+using Compute = std::conditional_t<std::is_same_v<S, Eigen::half> || std::is_same_v<S, Eigen::bfloat16>, float, S>;
+
 /// Checks that q, k and v belong together.
-template <class T>
-void check_shapes(const Strided<const T>& q, const Strided<const T>& k, const Strided<const T>& v) {
+template <class T, class S>
+void check_shapes(const Strided<const T>& q, const Strided<const S>& k, const Strided<const S>& v) {
   POSLSH_CHECK(k.cols == q.cols, "columns of k", k.cols, "head_dim, the columns of q");
   POSLSH_CHECK(v.rows == k.rows, "rows of v", v.rows, "tokens, the rows of k");
 }
 
-/// The streaming kernel over views; outputs must not overlap inputs, shapes and options have been checked. Returns the
-/// number of pairs visited.
-template <class T, PositionBias B>
-Index attend(Strided<const T> q, Strided<const T> k, Strided<const T> v, const B& bias, const Placement& place,
-            const AttentionOptions& options, Strided<T> values, Strided<double> log_sum_exp) {
-  if (q.rows == 0) return 0;
-  const KeyRange reach{place.visible(bias.support(place.query_position(0)), 0).begin,
-                       place.visible(bias.support(place.query_position(q.rows - 1)), q.rows - 1).end};
-  const PackedKeys<T> packed(k, reach, options.threads);
-  const BiasRows<B, T> bias_rows(bias, place);
-  std::optional<KeyGroups<T>> groups;
-  if constexpr (BoundedTail<B>)
-    if (options.tolerance > 0) groups.emplace(k, reach, moments_pay(bias, q.cols), options.threads);
-  const Head<T, B> head{q,
-                        v,
-                        packed,
-                        place,
-                        bias,
-                        bias_rows,
-                        groups ? &*groups : nullptr,
-                        static_cast<T>(score_scale(options, q.cols)),
-                        options.softcap.value_or(0),
-                        options.sink.value_or(minus_infinity),
-                        options.tolerance};
-  const Index tiles = (q.rows + query_tile - 1) / query_tile;
-  std::vector<std::unique_ptr<TileSweep<T, B>>> sweeps(
-      static_cast<std::size_t>(std::min<Index>(options.threads, tiles)));
-  parallel_for(tiles, options.threads, [&](Index task, int worker) {
-    std::unique_ptr<TileSweep<T, B>>& sweep = sweeps[static_cast<std::size_t>(worker)];
-    if (!sweep) sweep = std::make_unique<TileSweep<T, B>>(head);
-    sweep->run((tiles - 1 - task) * query_tile, values, log_sum_exp);  // under causality the last tiles cost most
+/// The key rows that some query of a call may see.
+template <PositionBias B>
+[[nodiscard]] KeyRange reach(const B& bias, const Placement& place) {
+  if (place.queries == 0) return {};
+  return {place.visible(bias.support(place.query_position(0)), 0).begin,
+          place.visible(bias.support(place.query_position(place.queries - 1)), place.queries - 1).end};
+}
+
+/// Whether tiles of keys may be skipped, and whether second moments help: what PreparedKeys asks.
+template <PositionBias B>
+[[nodiscard]] bool may_skip(const AttentionOptions& options) {
+  return BoundedTail<B> && options.tolerance > 0;
+}
+template <PositionBias B>
+[[nodiscard]] bool want_moments(const B& bias, Index depth) {
+  if constexpr (BoundedTail<B>) return moments_pay(bias, depth);
+  return false;
+}
+
+/// Stores a finished row where the caller of attention wants it.
+template <class T>
+void store_row(const T* sums, const RunningRow<double>& mass, double sink, Strided<T> values, Index row,
+               double& log_sum_exp) {
+  const FinishedRow finished = finish_row(mass, sink);
+  // A row without keys holds zeros, and its factor is 0.
+  copy_row(sums, 1, static_cast<T>(finished.factor), values.cols, values.row(row), values.col_stride);
+  log_sum_exp = finished.log_sum_exp;
+}
+
+/// The streaming kernel over views; shapes and options have been checked. Each row goes to store, see TileSweep::run,
+/// which may be called from several threads at once. Returns the number of pairs visited.
+template <class T, class S, PositionBias B, class Store>
+Index attend(Strided<const T> q, Strided<const S> k, Strided<const S> v, const B& bias, const Placement& place,
+             const AttentionOptions& options, Store&& store) {
+  const PreparedKeys<T> keys(k, reach(bias, place), may_skip<B>(options), want_moments(bias, q.cols), options.threads);
+  const Head<T, S, B> head(q, v, keys, bias, place, options);
+  using Sweep = TileSweep<T, S, B>;
+  std::vector<std::unique_ptr<Sweep>> sweeps(static_cast<std::size_t>(std::min<Index>(options.threads, head.tiles())));
+  parallel_for(head.tiles(), options.threads, [&](Index task, int worker) {
+    std::unique_ptr<Sweep>& sweep = sweeps[static_cast<std::size_t>(worker)];
+    if (!sweep) sweep = std::make_unique<Sweep>(head);
+    sweep->run((head.tiles() - 1 - task) * query_tile, store);  // under causality the last tiles cost most
   });
   Index visited_pairs = 0;
-  for (const std::unique_ptr<TileSweep<T, B>>& sweep : sweeps)
+  for (const std::unique_ptr<Sweep>& sweep : sweeps)
     if (sweep) visited_pairs += sweep->visited_pairs();
   return visited_pairs;
+}
+
+/// attend() into the caller's buffers, which must not overlap the inputs.
+template <class T, class S, PositionBias B>
+Index attend_into(Strided<const T> q, Strided<const S> k, Strided<const S> v, const B& bias, const Placement& place,
+                  const AttentionOptions& options, Strided<T> values, Strided<double> log_sum_exp) {
+  const double sink = options.sink.value_or(minus_infinity);
+  return attend<T, S>(q, k, v, bias, place, options, [&](Index row, const T* sums, const RunningRow<double>& mass) {
+    store_row(sums, mass, sink, values, row, log_sum_exp(row, 0));
+  });
 }
 
 }  // namespace detail
@@ -71,14 +96,16 @@ Index attend(Strided<const T> q, Strided<const T> k, Strided<const T> v, const B
 template <class Q, class K, class V, PositionBias B, class Values, class LogSumExp>
 Index attention_into(const Eigen::DenseBase<Q>& q, const Eigen::DenseBase<K>& k, const Eigen::DenseBase<V>& v,
                     const B& bias, const AttentionOptions& options, Values&& values, LogSumExp&& log_sum_exp) {
-  using T = typename Q::Scalar;
+  using S = typename K::Scalar;
+  using T = detail::Compute<typename Q::Scalar>;
   static_assert(std::is_same_v<T, float> || std::is_same_v<T, double>, "attention computes in float or double");
-  static_assert(std::is_same_v<T, typename K::Scalar> && std::is_same_v<T, typename V::Scalar>,
-                "q, k and v must have one scalar type");
-  const detail::Viewed<Q> query_view(q);
+  static_assert(std::is_same_v<S, typename V::Scalar> && std::is_same_v<T, detail::Compute<S>>,
+                "q, k and v must have one scalar type; or k and v half or bfloat16, and q the same or float");
+  const detail::Viewed<Q, T> query_view(q);
   const detail::Viewed<K> key_view(k);
   const detail::Viewed<V> value_view(v);
-  const detail::Strided<const T> queries = query_view.view(), keys = key_view.view(), tokens = value_view.view();
+  const detail::Strided<const T> queries = query_view.view();
+  const detail::Strided<const S> keys = key_view.view(), tokens = value_view.view();
   const detail::Strided<T> out = detail::strided(values);
   const detail::Strided<double> lse = detail::strided(log_sum_exp);
   detail::check_shapes(queries, keys, tokens);
@@ -93,13 +120,13 @@ Index attention_into(const Eigen::DenseBase<Q>& q, const Eigen::DenseBase<K>& k,
   };
   if (meets_input(out) || meets_input(lse)) {
     AttentionOutput<T> copy{Matrix<T>(out.rows, out.cols), Vector<double>(lse.rows)};
-    const Index visited = detail::attend<T>(queries, keys, tokens, bias, place, options, detail::strided(copy.values),
+    const Index visited = detail::attend_into<T, S>(queries, keys, tokens, bias, place, options, detail::strided(copy.values),
                                             detail::strided(copy.log_sum_exp));
     values = copy.values;
     log_sum_exp = copy.log_sum_exp;
     return visited;
   }
-  return detail::attend<T>(queries, keys, tokens, bias, place, options, out, lse);
+  return detail::attend_into<T, S>(queries, keys, tokens, bias, place, options, out, lse);
 }
 
 /// Attention of one head with a positional bias:
@@ -111,7 +138,8 @@ Index attention_into(const Eigen::DenseBase<Q>& q, const Eigen::DenseBase<K>& k,
 /// summed numerators and denominators over all draws, in one sweep.
 ///
 /// \param q, k, v  queries x head_dim, keys x head_dim, keys x value_dim: any Eigen expressions of float or double,
-///                 any strides; read in place where they have memory
+///                 any strides; read in place where they have memory. Eigen::half and Eigen::bfloat16 are storage
+///                 types: k and v may be of one of them, and q too or float; all is computed in float.
 /// \param bias     NoBias, AlibiBias, FixedBlocks, MeanMask or a type of your own, see PositionBias
 /// \param options  see AttentionOptions
 /// A key that may not be seen is skipped, never multiplied by zero: NaN behind a mask leaves no trace, NaN at a seen
@@ -120,10 +148,12 @@ Index attention_into(const Eigen::DenseBase<Q>& q, const Eigen::DenseBase<K>& k,
 /// Cost: 4 head_dim flops (with value_dim = head_dim) a visible pair; memory beyond the outputs: one copy of the keys
 /// and about half a megabyte a thread. Thread safe; the same bits for any number of threads.
 template <class Q, class K, class V, PositionBias B>
-[[nodiscard]] AttentionOutput<typename Q::Scalar> attention(const Eigen::DenseBase<Q>& q, const Eigen::DenseBase<K>& k,
-                                                            const Eigen::DenseBase<V>& v, const B& bias,
-                                                            const AttentionOptions& options = {}) {
-  AttentionOutput<typename Q::Scalar> output{Matrix<typename Q::Scalar>(q.rows(), v.cols()), Vector<double>(q.rows())};
+[[nodiscard]] AttentionOutput<detail::Compute<typename Q::Scalar>> attention(const Eigen::DenseBase<Q>& q,
+                                                                             const Eigen::DenseBase<K>& k,
+                                                                             const Eigen::DenseBase<V>& v, const B& bias,
+                                                                             const AttentionOptions& options = {}) {
+  using T = detail::Compute<typename Q::Scalar>;
+  AttentionOutput<T> output{Matrix<T>(q.rows(), v.cols()), Vector<double>(q.rows())};
   attention_into(q, k, v, bias, options, output.values, output.log_sum_exp);
   return output;
 }

@@ -20,50 +20,64 @@ enum class Merge {
 
 namespace detail {
 
-/// Rows of the result in progress, joined draw by draw.
+/// The result in progress, joined draw by draw. Each row is kept as the mean of what it has seen so far, so that one
+/// that a single draw reaches is stored once.
 template <class T>
 class DrawMerger {
  public:
   DrawMerger(Index rows, Index features, Merge merge, double sink, double total_weight)
-      : merge_(merge), sink_(sink), total_weight_(total_weight), values_(Matrix<T>::Zero(rows, features)), rows_(static_cast<std::size_t>(rows)) {}
+      : merge_(merge), sink_(sink), total_weight_(total_weight), values_(rows, features),
+        rows_(static_cast<std::size_t>(rows)) {}
 
-  /// Takes in what one draw found for rows [first, first + part rows). Distinct rows may be added at the same time.
-  void add(Index first, const AttentionOutput<T>& part, double weight) {
-    const double log_weight = std::log(weight);
-    for (Index i = 0; i < part.values.rows(); ++i) {
-      if (part.log_sum_exp[i] == minus_infinity) continue;  // no visible key: nothing to add in either merge
-      RunningRow<double>& row = rows_[static_cast<std::size_t>(first + i)];
-      const double mass = part.log_sum_exp[i] + log_weight;
-      if (!(mass <= row.maximum)) {
-        const double shrink = std::exp(row.maximum - mass);
-        row.sum *= shrink;
-        if (merge_ == Merge::ratio && !row.empty) values_.row(first + i) *= static_cast<T>(shrink);
-        row.maximum = mass;
-      }
-      row.empty = false;
-      const double relative = std::exp(mass - row.maximum);
-      row.sum += relative;
-      double factor = relative;
-      if (merge_ == Merge::mean)
-        factor = weight / total_weight_ * share(part.log_sum_exp[i], log_add(part.log_sum_exp[i], sink_));
-      values_.row(first + i) += static_cast<T>(factor) * part.values.row(i);
+  /// Takes in what one draw found for a row: the sum of exp(score - mass.maximum) v_j, and the same without values.
+  /// Distinct rows may be added at the same time.
+  void add(Index row, const T* sums, const RunningRow<double>& mass, double weight, double log_weight) {
+    if (mass.empty) return;  // no visible key: nothing to add in either merge
+    RunningRow<double>& all = rows_[static_cast<std::size_t>(row)];
+    const double maximum = mass.maximum + log_weight;
+    double before = all.sum, now = mass.sum;  // relative to the larger maximum
+    if (!(maximum <= all.maximum)) {
+      before = all.empty ? 0 : before * std::exp(all.maximum - maximum);
+      all.maximum = maximum;
+    } else {
+      now *= std::exp(maximum - all.maximum);
     }
+    all.sum = before + now;
+    double keep = before / all.sum, take = now / all.sum;
+    if (merge_ == Merge::mean) {
+      keep = 1;
+      take = weight / total_weight_;
+      if (sink_ != minus_infinity) take *= finish_row(mass, sink_).factor * mass.sum;
+    }
+    join(values_.data() + row * values_.cols(), static_cast<T>(keep), sums, static_cast<T>(take / mass.sum), all.empty);
+    all.empty = false;
   }
 
   /// The result over `samples` draws.
   [[nodiscard]] AttentionOutput<T> finish(Index samples) && {
     AttentionOutput<T> output{std::move(values_), Vector<double>(static_cast<Index>(rows_.size()))};
     for (Index i = 0; i < output.values.rows(); ++i) {
-      const RunningRow<double>& row = rows_[static_cast<std::size_t>(i)];
-      const FinishedRow finished =
-          finish_row(row.empty, row.maximum - std::log(static_cast<double>(samples)), row.sum, sink_);
+      RunningRow<double>& row = rows_[static_cast<std::size_t>(i)];
+      row.sum /= static_cast<double>(samples);
+      const FinishedRow finished = finish_row(row, sink_);
       output.log_sum_exp[i] = finished.log_sum_exp;
-      if (!row.empty && merge_ == Merge::ratio) output.values.row(i) *= static_cast<T>(finished.factor);
+      if (row.empty)
+        output.values.row(i).setZero();
+      else if (merge_ == Merge::ratio && sink_ != minus_infinity)
+        output.values.row(i) *= static_cast<T>(finished.factor * row.sum);
     }
     return output;
   }
 
  private:
+  void join(T* values, T keep, const T* sums, T take, bool first) const {
+    const Index features = values_.cols();
+    if (first)
+      for (Index f = 0; f < features; ++f) values[f] = take * sums[f];
+    else
+      for (Index f = 0; f < features; ++f) values[f] = keep * values[f] + take * sums[f];
+  }
+
   Merge merge_;
   double sink_, total_weight_;
   Matrix<T> values_;
@@ -86,6 +100,42 @@ struct BlockPair {
     row = end;
   }
   return pairs;
+}
+
+/// All draws over views, joined. run(queries, keys, values, place, local options, store) is the attention of one block,
+/// store as in TileSweep::run for its own rows.
+template <class T, class S, class Run>
+AttentionOutput<T> join_blocks(Strided<const T> queries, Strided<const S> keys, Strided<const S> values,
+                               std::span<const PositionHash> hashes, const AttentionOptions& options, Merge merge,
+                               Run&& run) {
+  check_shapes(queries, keys, values);
+  const Placement place = detail::place(queries.rows, keys.rows, options);
+  POSLSH_CHECK(!hashes.empty(), "hashes", "an empty list", "at least one hash");
+  double total_weight = 0;
+  for (const PositionHash& hash : hashes) {
+    hash.validate();
+    total_weight += hash.weight;
+  }
+  DrawMerger<T> merger(queries.rows, values.cols, merge, options.sink.value_or(minus_infinity), total_weight);
+  for (const PositionHash& hash : hashes) {
+    const double log_weight = std::log(hash.weight);
+    const std::vector<BlockPair> pairs = block_pairs(hash, place);
+    parallel_for(static_cast<Index>(pairs.size()), options.threads, [&](Index task, int) {
+      const BlockPair& pair = pairs[static_cast<std::size_t>(task)];
+      AttentionOptions local = options;
+      local.scale = score_scale(options, queries.cols);
+      local.query_offset = place.query_offset + pair.queries.begin;
+      local.key_offset = place.key_offset + pair.keys.begin;
+      local.sink.reset();
+      local.threads = 1;
+      run(queries.middle_rows(pair.queries.begin, pair.queries.size()),
+          keys.middle_rows(pair.keys.begin, pair.keys.size()), values.middle_rows(pair.keys.begin, pair.keys.size()),
+          local, [&](Index row, const T* sums, const RunningRow<double>& mass) {
+            merger.add(pair.queries.begin + row, sums, mass, hash.weight, log_weight);
+          });
+    });
+  }
+  return std::move(merger).finish(static_cast<Index>(hashes.size()));
 }
 
 }  // namespace detail
@@ -117,53 +167,38 @@ template <class Q, class K, class V, class Kernel>
   const detail::Viewed<Q> query_view(q);
   const detail::Viewed<K> key_view(k);
   const detail::Viewed<V> value_view(v);
-  const detail::Strided<const T> queries = query_view.view(), keys = key_view.view(), values = value_view.view();
-  detail::check_shapes(queries, keys, values);
-  const detail::Placement place = detail::place(queries.rows, keys.rows, options);
-  POSLSH_CHECK(!hashes.empty(), "hashes", "an empty list", "at least one hash");
-  double total_weight = 0;
-  for (const PositionHash& hash : hashes) {
-    hash.validate();
-    total_weight += hash.weight;
-  }
-  const auto rows_of = [](const detail::Strided<const T>& all, KeyRange range) {
-    const detail::Strided<const T> part = all.middle_rows(range.begin, range.size());
-    return Rows(part.data, part.rows, part.cols, Eigen::Stride<-1, -1>(part.row_stride, part.col_stride));
+  const auto mapped = [](const detail::Strided<const T>& rows) {
+    return Rows(rows.data, rows.rows, rows.cols, Eigen::Stride<-1, -1>(rows.row_stride, rows.col_stride));
   };
-  detail::DrawMerger<T> merger(queries.rows, values.cols, merge, options.sink.value_or(detail::minus_infinity),
-                               total_weight);
-  for (const PositionHash& hash : hashes) {
-    const std::vector<detail::BlockPair> pairs = detail::block_pairs(hash, place);
-    detail::parallel_for(static_cast<Index>(pairs.size()), options.threads, [&](Index task, int) {
-      const detail::BlockPair& pair = pairs[static_cast<std::size_t>(task)];
-      AttentionOptions local = options;
-      local.scale = detail::score_scale(options, queries.cols);
-      local.query_offset = place.query_offset + pair.queries.begin;
-      local.key_offset = place.key_offset + pair.keys.begin;
-      local.sink.reset();
-      local.threads = 1;
-      const AttentionOutput<T> part =
-          kernel(rows_of(queries, pair.queries), rows_of(keys, pair.keys), rows_of(values, pair.keys), local);
-      POSLSH_CHECK(part.values.rows() == pair.queries.size() && part.values.cols() == values.cols &&
-                       part.log_sum_exp.size() == pair.queries.size(),
-                   "the output of the short-context kernel", part.values.rows(),
-                   "one row of value_dim features and one log_sum_exp a query");
-      merger.add(pair.queries.begin, part, hash.weight);
-    });
-  }
-  return std::move(merger).finish(static_cast<Index>(hashes.size()));
+  return detail::join_blocks<T, T>(
+      query_view.view(), key_view.view(), value_view.view(), hashes, options, merge,
+      [&](const auto& queries, const auto& keys, const auto& values, const AttentionOptions& local, auto&& store) {
+        const AttentionOutput<T> part = kernel(mapped(queries), mapped(keys), mapped(values), local);
+        POSLSH_CHECK(part.values.rows() == queries.rows && part.values.cols() == values.cols &&
+                         part.log_sum_exp.size() == queries.rows,
+                     "the output of the short-context kernel", part.values.rows(),
+                     "one row of value_dim features and one log_sum_exp a query");
+        for (Index i = 0; i < queries.rows; ++i)
+          store(i, part.values.data() + i * values.cols,
+                detail::RunningRow<double>{part.log_sum_exp[i], 1, part.log_sum_exp[i] == detail::minus_infinity});
+      });
 }
 
-/// The same with this library's own streaming kernel on each block.
+/// The same with this library's own streaming kernel on each block; k and v may be stored narrower, as for attention().
 template <class Q, class K, class V>
-[[nodiscard]] AttentionOutput<typename Q::Scalar> blockwise_attention(
+[[nodiscard]] AttentionOutput<detail::Compute<typename Q::Scalar>> blockwise_attention(
     const Eigen::DenseBase<Q>& q, const Eigen::DenseBase<K>& k, const Eigen::DenseBase<V>& v,
     std::span<const PositionHash> hashes, const AttentionOptions& options = {}, Merge merge = Merge::ratio) {
-  return blockwise_attention(q, k, v, hashes, options, merge,
-                             [](const auto& queries, const auto& keys, const auto& values,
-                                const AttentionOptions& local) {
-                               return attention(queries, keys, values, NoBias{}, local);
-                             });
+  using S = typename K::Scalar;
+  using T = detail::Compute<typename Q::Scalar>;
+  const detail::Viewed<Q, T> query_view(q);
+  const detail::Viewed<K> key_view(k);
+  const detail::Viewed<V> value_view(v);
+  return detail::join_blocks<T, S>(
+      query_view.view(), key_view.view(), value_view.view(), hashes, options, merge,
+      [](const auto& queries, const auto& keys, const auto& values, const AttentionOptions& local, auto&& store) {
+        detail::attend<T, S>(queries, keys, values, NoBias{}, detail::place(queries.rows, keys.rows, local), local, store);
+      });
 }
 
 }  // namespace poslsh::inline POSLSH_SIMD

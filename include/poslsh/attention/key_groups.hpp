@@ -39,7 +39,8 @@ template <class T>
 class KeyGroups {
  public:
   /// Bounds the groups that meet key rows [range.begin, range.end); O(n d), with `moments` O(n d (d + d^2 / 96)).
-  KeyGroups(Strided<const T> keys, KeyRange range, bool moments, int threads) : depth_(keys.cols), moments_(moments) {
+  template <class S>
+  KeyGroups(Strided<const S> keys, KeyRange range, bool moments, int threads) : depth_(keys.cols), moments_(moments) {
     if (range.empty()) return;
     first_ = range.begin / key_group;
     const Index count = (range.end - 1) / key_group + 1 - first_;
@@ -70,10 +71,11 @@ class KeyGroups {
     return {(std::max)(a.norm, b.norm), (std::min)(a.gain, b.gain)};
   }
 
-  void bound(Strided<const T> keys, Index g, Matrix<T>& rows) {
+  template <class S>
+  void bound(Strided<const S> keys, Index g, Matrix<T>& rows) {
     const Index begin = (first_ + g) * key_group, count = (std::min)(key_group, keys.rows - begin);
     for (Index j = 0; j < count; ++j)
-      copy_row(keys.row(begin + j), keys.col_stride, T(1), depth_, rows.data() + j * depth_, 1);
+      read_row(keys.row(begin + j), keys.col_stride, depth_, rows.data() + j * depth_);
     T* centre = centres_.data() + g * depth_;
     Eigen::Map<Eigen::Matrix<T, 1, Eigen::Dynamic>> mean(centre, depth_);
     mean = rows.topRows(count).colwise().sum() / static_cast<T>(count);

@@ -44,13 +44,14 @@ EIGEN_ALWAYS_INLINE void score_panel(const T* queries, Index query_stride, const
 }
 
 /// out[r, 0 .. Packets) += sum_{j < count} weights[r, j] values[j, :], in packets of features, r < Rows.
+/// The tile's own sum starts at 0: added one by one to a long row's total, its terms would lose half their accuracy.
 template <class T, int Rows, int Packets>
 inline void add_values_block(const T* weights, Index weight_stride, const T* values, Index value_stride, Index count,
                              T* out, Index out_stride) {
   constexpr int W = packet_size<T>;
   Packet<T> sum[Rows][Packets];
   unrolled<Rows>([&](auto r) POSLSH_INLINE_LAMBDA {
-    unrolled<Packets>([&](auto c) POSLSH_INLINE_LAMBDA { sum[r][c] = ploadu<Packet<T>>(out + r * out_stride + c * W); });
+    unrolled<Packets>([&](auto c) POSLSH_INLINE_LAMBDA { sum[r][c] = pset1<Packet<T>>(T(0)); });
   });
   for (Index j = 0; j < count; ++j, values += value_stride) {
     Packet<T> value[Packets];
@@ -61,7 +62,10 @@ inline void add_values_block(const T* weights, Index weight_stride, const T* val
     });
   }
   unrolled<Rows>([&](auto r) POSLSH_INLINE_LAMBDA {
-    unrolled<Packets>([&](auto c) POSLSH_INLINE_LAMBDA { pstoreu(out + r * out_stride + c * W, sum[r][c]); });
+    unrolled<Packets>([&](auto c) POSLSH_INLINE_LAMBDA {
+      T* to = out + r * out_stride + c * W;
+      pstoreu(to, padd(ploadu<Packet<T>>(to), sum[r][c]));
+    });
   });
 }
 

@@ -34,13 +34,26 @@ void copy_row(const T* from, Index from_stride, T factor, Index count, T* to, In
     for (Index t = 0; t < count; ++t) to[t * to_stride] = factor * from[t * from_stride];
 }
 
+/// to[t] = from[t from_stride] for t < count, perhaps from a narrower storage type.
+template <class S, class T>
+void read_row(const S* from, Index from_stride, Index count, T* to) {
+  if constexpr (std::is_same_v<S, T>) {
+    copy_row(from, from_stride, T(1), count, to, 1);
+  } else if (from_stride == 1) {  // Eigen converts whole packets
+    Eigen::Map<Vector<T>>(to, count) = Eigen::Map<const Vector<S>>(from, count).template cast<T>();
+  } else {
+    for (Index t = 0; t < count; ++t) to[t] = static_cast<T>(from[t * from_stride]);
+  }
+}
+
 /// The key rows of a range, transposed in panels of panel_keys<T> keys: element (t, c) of a panel is feature t of its
 /// key c. Panels are counted from key row 0; places past the last row hold 0. Memory: one copy of the keys.
 template <class T>
 class PackedKeys {
  public:
-  /// Packs the panels that meet rows [range.begin, range.end).
-  PackedKeys(Strided<const T> keys, KeyRange range, int threads) : depth_(keys.cols) {
+  /// Packs the panels that meet rows [range.begin, range.end), from T or a narrower storage type.
+  template <class S>
+  PackedKeys(Strided<const S> keys, KeyRange range, int threads) : depth_(keys.cols) {
     static_assert(key_tile<T> % panel_keys<T> == 0);
     if (range.empty()) return;
     first_ = range.begin / panel_keys<T>;
@@ -48,7 +61,8 @@ class PackedKeys {
     data_ = Buffer<T>(panels * panel_keys<T> * depth_);
     constexpr Index chunk = 16;
     parallel_for((panels + chunk - 1) / chunk, threads, [&](Index task, int) {
-      for (Index p = task * chunk; p < (std::min)(panels, (task + 1) * chunk); ++p) pack(keys, first_ + p);
+      Buffer<T> rows;
+      for (Index p = task * chunk; p < (std::min)(panels, (task + 1) * chunk); ++p) pack(keys, first_ + p, rows);
     });
   }
 
@@ -59,18 +73,32 @@ class PackedKeys {
   [[nodiscard]] Index depth() const { return depth_; }
 
  private:
-  void pack(Strided<const T> keys, Index panel_index) {
+  template <class S>
+  void pack(Strided<const S> keys, Index panel_index, Buffer<T>& rows) {
     constexpr int W = packet_size<T>;
     const Index begin = panel_index * panel_keys<T>;
     T* panel = data_.data() + (panel_index - first_) * panel_keys<T> * depth_;
     for (Index c = 0; c < panel_keys<T>; c += W) {
+      const Strided<const T> packet = readable(keys, begin + c, rows);
       Index t = 0;
-      if (keys.col_stride == 1 && begin + c + W <= keys.rows)
-        for (; t + W <= depth_; t += W) transpose_square(keys.row(begin + c) + t, keys.row_stride, panel + t * panel_keys<T> + c);
-      for (Index lane = c; lane < c + W; ++lane)
-        for (Index rest = t; rest < depth_; ++rest)
-          panel[rest * panel_keys<T> + lane] = begin + lane < keys.rows ? keys(begin + lane, rest) : T(0);
+      if (packet.rows == W)
+        for (; t + W <= depth_; t += W) transpose_square(packet.data + t, packet.row_stride, panel + t * panel_keys<T> + c);
+      for (; t < depth_; ++t)
+        for (Index lane = 0; lane < W; ++lane)
+          panel[t * panel_keys<T> + c + lane] = lane < packet.rows ? packet(lane, t) : T(0);
     }
+  }
+
+  /// The (at most) packet of key rows from `first` on with unit feature stride, in place if they lie so.
+  template <class S>
+  Strided<const T> readable(Strided<const S> keys, Index first, Buffer<T>& rows) {
+    const Index count = std::clamp<Index>(keys.rows - first, 0, packet_size<T>);
+    if constexpr (std::is_same_v<S, T>)
+      if (keys.col_stride == 1) return keys.middle_rows(first, count);
+    rows.require(packet_size<T> * depth_);
+    for (Index lane = 0; lane < count; ++lane)
+      read_row(keys.row(first + lane), keys.col_stride, depth_, rows.data() + lane * depth_);
+    return {rows.data(), count, depth_, depth_, 1};
   }
 
   /// A square of packets: W keys by W features.
@@ -93,18 +121,20 @@ struct ValueTile {
   const T* data;
   Index stride;
 
-  ValueTile(Strided<const T> values, Index first, Index count, Buffer<T>& copy) {
+  template <class S>
+  ValueTile(Strided<const S> values, Index first, Index count, Buffer<T>& copy) {
     constexpr Index W = packet_size<T>;
-    if (values.col_stride == 1 && values.cols % W == 0) {
-      data = values.row(first);
-      stride = values.row_stride;
-      return;
-    }
+    if constexpr (std::is_same_v<S, T>)
+      if (values.col_stride == 1 && values.cols % W == 0) {
+        data = values.row(first);
+        stride = values.row_stride;
+        return;
+      }
     stride = round_up(values.cols, W);
     copy.require(key_tile<T> * stride);
     for (Index j = 0; j < count; ++j) {
       T* row = &copy[j * stride];
-      copy_row(values.row(first + j), values.col_stride, T(1), values.cols, row, 1);
+      read_row(values.row(first + j), values.col_stride, values.cols, row);
       std::fill(row + values.cols, row + stride, T(0));
     }
     data = copy.data();

@@ -30,7 +30,8 @@ struct FinishedRow {
 };
 
 /// Closes a row, with the sink's logit (-inf: none) in its denominator.
-[[nodiscard]] inline FinishedRow finish_row(bool empty, double maximum, double sum, double sink) {
+[[nodiscard]] inline FinishedRow finish_row(const RunningRow<double>& row, double sink) {
+  const auto [maximum, sum, empty] = row;
   if (empty) return {0, sink};
   if (sink > maximum) {
     const double shrink = std::exp(maximum - sink);

@@ -4,8 +4,7 @@
 /// \file
 /// The streaming kernel: one tile of queries sweeps over the key tiles it can see.
 
-#include "poslsh/attention/bias_rows.hpp"
-#include "poslsh/attention/packing.hpp"
+#include "poslsh/attention/head.hpp"
 #include "poslsh/attention/skipping.hpp"
 #include "poslsh/attention/softmax.hpp"
 #include "poslsh/attention/weights.hpp"
@@ -14,27 +13,11 @@
 
 namespace poslsh::inline POSLSH_SIMD::detail {
 
-/// One head: its inputs, shared read-only by all sweeps.
-template <class T, class B>
-struct Head {
-  Strided<const T> queries;
-  Strided<const T> values;
-  const PackedKeys<T>& keys;
-  const Placement& place;
-  const B& bias;
-  const BiasRows<B, T>& bias_rows;
-  const KeyGroups<T>* groups;  ///< null: every visible key is visited
-  T scale;
-  double softcap;  ///< 0: none
-  double sink;
-  double tolerance;
-};
-
 /// Sweeps of one thread; holds the scratch of a tile, O(tile (head_dim + value_dim + key_tile)).
-template <class T, class B>
+template <class T, class S, class B>
 class TileSweep {
  public:
-  explicit TileSweep(const Head<T, B>& head)
+  explicit TileSweep(const Head<T, S, B>& head)
       : head_(head),
         bias_(head.bias_rows),
         features_(round_up(head.values.cols, packet_size<T>)),
@@ -42,9 +25,10 @@ class TileSweep {
         scores_(query_tile * key_tile<T>),
         out_(query_tile * std::max<Index>(features_, 1)) {}
 
-  /// Attention of query rows [first, first + query_tile) or to the end, written to the same rows of `values` and
-  /// `log_sum_exp`.
-  void run(Index first, Strided<T> values, Strided<double> log_sum_exp) {
+  /// Attention of query rows [first, first + query_tile) or to the end. For each row, store(row, sums, mass) is given
+  /// sum_j exp(score_j - mass.maximum) v_j and the same sum without values.
+  template <class Store>
+  void run(Index first, Store&& store) {
     first_ = first;
     count_ = (std::min)(query_tile, head_.place.queries - first);
     load_queries();
@@ -58,7 +42,7 @@ class TileSweep {
     }
     if (!reach.empty()) {
       if constexpr (BoundedTail<B>) {
-        if (head_.groups != nullptr)
+        if (head_.keys.groups)
           visit_outwards(reach);
         else
           visit_all(reach);
@@ -66,7 +50,11 @@ class TileSweep {
         visit_all(reach);
       }
     }
-    store(values, log_sum_exp);
+    for (Index r = 0; r < count_; ++r) {
+      const RunningRow<T>& row = rows_[r];
+      const double maximum = static_cast<double>(row.maximum) + head_.bias_rows.reference();
+      store(first + r, static_cast<const T*>(&out_[r * features_]), RunningRow<double>{maximum, row.sum, row.empty});
+    }
   }
 
   /// Pairs whose score was computed so far, whole packets counted.
@@ -95,7 +83,7 @@ class TileSweep {
     requires BoundedTail<B>
   {
     constexpr Index room = key_tile<T> / key_group;
-    SkipTest<T, B> test(*head_.groups, head_.bias, head_.bias_rows.reference(), head_.tolerance,
+    SkipTest<T, B> test(*head_.keys.groups, head_.bias, head_.bias_rows.reference(), head_.tolerance,
                         head_.softcap);
     test.start(queries_.data(), head_.queries.cols, key_row(0), count_);
     const Index begin = reach.begin / key_group, end = (reach.end - 1) / key_group + 1;
@@ -178,7 +166,7 @@ class TileSweep {
     for (Index column = done.begin; column < done.end;) {
       const Index inside = column % panel_keys<T>;
       const Index next = (std::min)(column - inside + panel_keys<T>, done.end);
-      const T* panel = head_.keys.panel(tile + column) + inside;
+      const T* panel = head_.keys.packed.panel(tile + column) + inside;
       T* scores = &scores_[first * key_tile<T> + column];
       unrolled<score_packets>([&](auto less) POSLSH_INLINE_LAMBDA {
         constexpr int packets = decltype(less)::value + 1;
@@ -265,22 +253,9 @@ class TileSweep {
     return values_finite_ == Finite::yes;
   }
 
-  void store(Strided<T> values, Strided<double> log_sum_exp) {
-    const double reference = head_.bias_rows.reference();
-    for (Index r = 0; r < count_; ++r) {
-      const RunningRow<T>& row = rows_[r];
-      const FinishedRow finished =
-          finish_row(row.empty, static_cast<double>(row.maximum) + reference, row.sum, head_.sink);
-      // A row without keys holds zeros, and its factor is 0.
-      copy_row(&out_[r * features_], 1, static_cast<T>(finished.factor), values.cols, values.row(first_ + r),
-               values.col_stride);
-      log_sum_exp(first_ + r, 0) = finished.log_sum_exp;
-    }
-  }
-
   enum class Finite { unknown, yes, no };
 
-  const Head<T, B>& head_;
+  const Head<T, S, B>& head_;
   typename BiasRows<B, T>::Rows bias_;
   Index features_;
   Index first_ = 0, count_ = 0, visited_pairs_ = 0;

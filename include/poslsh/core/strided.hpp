@@ -59,16 +59,25 @@ template <class Derived>
   return Strided<T>{matrix.data(), matrix.rows(), matrix.cols(), matrix.rowStride(), matrix.colStride()};
 }
 
-/// An expression as a view: in place where it has memory, else evaluated once and kept.
-template <class Derived>
+/// An expression as a view: in place where it has memory and this scalar type, else evaluated once and kept.
+template <class Derived, class T = typename Derived::Scalar>
 class Viewed {
  public:
-  using T = typename Derived::Scalar;
+  explicit Viewed(const Eigen::DenseBase<Derived>& expression) : held_(expression.derived().template cast<T>()) {}
+  [[nodiscard]] Strided<const T> view() const { return strided(held_); }
+
+ private:
+  const Matrix<T> held_;
+};
+template <class Derived, class T>
+  requires(has_memory<Derived> && std::is_same_v<T, typename Derived::Scalar>)
+class Viewed<Derived, T> {
+ public:
   explicit Viewed(const Eigen::DenseBase<Derived>& expression) : held_(expression.derived()) {}
   [[nodiscard]] Strided<const T> view() const { return strided(held_); }
 
  private:
-  std::conditional_t<has_memory<Derived>, const Derived&, const Matrix<T>> held_;
+  const Derived& held_;
 };
 
 }  // namespace poslsh::inline POSLSH_SIMD::detail
