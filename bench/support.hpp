@@ -7,6 +7,8 @@
 
 #include <benchmark/benchmark.h>
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -20,6 +22,16 @@ using poslsh::Index;
 using poslsh::Matrix;
 using poslsh::Vector;
 
+/// Where the program has OpenBLAS in it, through Eigen or a peer: its description, and one thread for it.
+inline void tame_openblas() {
+  // By name, so that the programs need not be linked with it.
+  const auto describe = reinterpret_cast<char* (*)()>(dlsym(RTLD_DEFAULT, "openblas_get_config"));
+  const auto set_threads = reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, "openblas_set_num_threads"));
+  if (describe == nullptr || set_threads == nullptr) return;
+  benchmark::AddCustomContext("BLAS", describe());
+  set_threads(1);
+}
+
 /// What a figure depends on, printed with it: the compiler, its flags (from CMake) and the vector unit they chose.
 inline const bool context_is_told = [] {
 #ifdef __clang__
@@ -31,6 +43,7 @@ inline const bool context_is_told = [] {
   benchmark::AddCustomContext("flags", POSLSH_BENCH_FLAGS);
 #endif
   benchmark::AddCustomContext("floats in a packet", std::to_string(poslsh::detail::packet_size<float>));
+  tame_openblas();
   return true;
 }();
 
@@ -76,7 +89,7 @@ double best_time(int runs, Body&& body) {
   return best;
 }
 
-/// Eigen's own 1024^3 product on one thread, GFLOP/s (yardstick G).
+/// Eigen's own 1024^3 product on one thread, GFLOP/s (yardstick G); with POSLSH_BLAS that of BLAS.
 template <class T>
 double eigen_product_rate() {
   static const double rate = [] {

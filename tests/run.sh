@@ -24,7 +24,8 @@ check() {
   failed=$((failed + bad))
 }
 
-packages=(g++ cmake make pkgconf libeigen3-dev libspectra-dev catch2 libbenchmark-dev libcli11-dev gnuplot-nox)
+packages=(g++ cmake make pkgconf libeigen3-dev libopenblas-dev libspectra-dev catch2 libbenchmark-dev libcli11-dev
+  gnuplot-nox)
 case "${1-}" in
   "")
     need "${packages[@]}"

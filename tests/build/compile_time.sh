@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Fails where a compilation takes too long. Its own CPU seconds count, so that a busy machine does not matter.
+# Usage: compile_time.sh MOST_SECONDS COMPILER ARGUMENT...
+set -euo pipefail
+
+most=$1
+shift
+exec 3>&2  # the compiler's messages; what else goes to stderr below is the time
+TIMEFORMAT=%U
+seconds=$({ time "$@" >&3 2>&3; } 2>&1)
+echo "$seconds s of CPU time, of $most allowed: $*"
+awk -v seconds="$seconds" -v most="$most" 'BEGIN { exit !(seconds > 0 && seconds < most) }'
