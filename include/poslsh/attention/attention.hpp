@@ -14,10 +14,6 @@
 namespace poslsh::inline POSLSH_SIMD {
 namespace detail {
 
-/// The type attention computes in: float for the types of 16 bits.
-template <class S>
-using Compute = std::conditional_t<std::is_same_v<S, Eigen::half> || std::is_same_v<S, Eigen::bfloat16>, float, S>;
-
 /// Checks that q, k and v belong together.
 template <class T, class S>
 void check_shapes(const Strided<const T>& q, const Strided<const S>& k, const Strided<const S>& v) {
@@ -59,7 +55,7 @@ void store_row(const T* sums, const RunningRow<double>& mass, double sink, Strid
 template <class T, class S, PositionBias B, class Store>
 Index attend(Strided<const T> q, Strided<const S> k, Strided<const S> v, const B& bias, const Placement& place,
              const AttentionOptions& options, Store&& store) {
-  const PreparedKeys<T> keys(k, reach(bias, place), may_skip<B>(options), want_moments(bias, q.cols), options.threads);
+  const PreparedKeys<T, S> keys(k, reach(bias, place), may_skip<B>(options), want_moments(bias, q.cols), options.threads);
   const Head<T, S, B> head(q, v, keys, bias, place, options);
   using Sweep = TileSweep<T, S, B>;
   std::vector<std::unique_ptr<Sweep>> sweeps(static_cast<std::size_t>(std::min<Index>(options.threads, head.tiles())));

@@ -23,6 +23,7 @@ class BiasRows {
  public:
   static constexpr bool prepared = false;
   BiasRows(const B& bias, const Placement& place) : bias_(bias), place_(place) {}
+  void move_to(const Placement& place) { place_ = place; }
   [[nodiscard]] double reference() const { return 0; }
 
   class Rows {
@@ -46,7 +47,7 @@ class BiasRows {
 
  private:
   const B& bias_;
-  const Placement& place_;
+  Placement place_;
 };
 
 /// A bias of the offset alone: one table of log weights over all offsets in reach; each row is a window of it.
@@ -58,20 +59,16 @@ class BiasRows<B, T> {
  public:
   static constexpr bool prepared = true;
 
-  BiasRows(const B& bias, const Placement& place)
-      : bias_(bias), place_(place), shift_(place.key_offset - place.query_offset) {
-    if (place.queries == 0 || place.keys == 0) return;
-    const Index first = (std::max)(shift_ - (place.queries - 1), -place.left);
-    const Index last = (std::min)(shift_ + place.keys - 1, place.right);
-    if (last < first) return;
-    reference_ = bias.log_weight_at(std::clamp<Index>(0, first, last));
-    if (!std::isfinite(reference_)) reference_ = 0;  // the bias need not see that offset
-    base_ = first - margin;
-    table_ = Buffer<T>(last - first + 1 + 2 * margin);
-    std::fill(table_.data(), table_.data() + margin, T(0));
-    for (Index offset = first; offset <= last; ++offset)
-      table_[offset - base_] = static_cast<T>(static_cast<double>(bias.log_weight_at(offset)) - reference_);
-    std::fill(table_.data() + table_.size() - margin, table_.data() + table_.size(), T(0));
+  BiasRows(const B& bias, const Placement& place) : bias_(bias) { cover(place, 0); }
+
+  /// The table is made anew, for twice the reach, where the new one leaves it.
+  void move_to(const Placement& place) {
+    const KeyRange reach = offsets(place);
+    const bool known = first_ <= reach.begin && reach.end <= last_ + 1 && nearest(reach) == nearest_;
+    if (known || reach.empty())
+      place_ = place, shift_ = place.key_offset - place.query_offset;
+    else
+      cover(place, reach.size());
   }
 
   [[nodiscard]] double reference() const { return reference_; }
@@ -94,12 +91,38 @@ class BiasRows<B, T> {
   };
 
  private:
+  /// The offsets between some query and some key it may see.
+  [[nodiscard]] static KeyRange offsets(const Placement& place) {
+    if (place.queries == 0 || place.keys == 0) return {};
+    const Index shift = place.key_offset - place.query_offset;
+    return {(std::max)(shift - (place.queries - 1), -place.left), (std::min)(shift + place.keys - 1, place.right) + 1};
+  }
+  [[nodiscard]] static Index nearest(KeyRange reach) { return std::clamp<Index>(0, reach.begin, reach.end - 1); }
+
+  void cover(const Placement& place, Index spare) {
+    place_ = place;
+    shift_ = place.key_offset - place.query_offset;
+    const KeyRange reach = offsets(place);
+    if (reach.empty()) return;
+    nearest_ = nearest(reach);
+    reference_ = bias_.log_weight_at(nearest_);
+    if (!std::isfinite(reference_)) reference_ = 0;  // the bias need not see that offset
+    first_ = reach.begin - spare;
+    last_ = reach.end - 1 + (reach.end > 1 ? spare : 0);  // under causality nothing ever lies ahead
+    base_ = first_ - margin;
+    table_ = Buffer<T>(last_ - first_ + 1 + 2 * margin);
+    std::fill(table_.data(), table_.data() + margin, T(0));
+    for (Index offset = first_; offset <= last_; ++offset)
+      table_[offset - base_] = static_cast<T>(static_cast<double>(bias_.log_weight_at(offset)) - reference_);
+    std::fill(table_.data() + table_.size() - margin, table_.data() + table_.size(), T(0));
+  }
+
   /// A block of rows reads whole panels around what its rows see.
   static constexpr Index margin = panel_keys<T> + score_rows;
   const B& bias_;
-  const Placement& place_;
+  Placement place_;
   Buffer<T> table_;
-  Index shift_, base_ = 0;
+  Index shift_ = 0, base_ = 0, first_ = 0, last_ = -1, nearest_ = 0;
   double reference_ = 0;
 };
 

@@ -92,6 +92,7 @@ class BiasRows<MeanMask, T> {
     unit_ = 1 / largest;
     reference_ = std::log(largest / static_cast<double>(mask.samples()));
   }
+  void move_to(const Placement& place) { place_ = place; }
   [[nodiscard]] double reference() const { return reference_; }
 
   class Rows {
@@ -208,7 +209,7 @@ class BiasRows<MeanMask, T> {
 
  private:
   const MeanMask& mask_;
-  const Placement& place_;
+  Placement place_;
   double unit_ = 1, reference_ = 0;
 };
 

@@ -51,6 +51,7 @@ struct Placement {
   Index queries = 0, keys = 0;
   Index query_offset = 0, key_offset = 0;
   Index left = max_position, right = max_position;
+  Index first_key = 0;  ///< key rows before this one are there no more
 
   [[nodiscard]] Index query_position(Index row) const { return query_offset + row; }
 
@@ -59,7 +60,7 @@ struct Placement {
   [[nodiscard]] KeyRange visible(KeyRange support, Index row) const {
     const Index position = query_position(row);
     KeyRange range = intersect(support, {position - left, position + right + 1});
-    range = intersect(range, {key_offset, key_offset + keys});
+    range = intersect(range, {key_offset + first_key, key_offset + keys});
     return {range.begin - key_offset, range.end - key_offset};
   }
 };

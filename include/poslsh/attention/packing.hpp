@@ -5,6 +5,7 @@
 /// Inputs laid out as the products want them.
 
 #include "poslsh/attention/micro_kernel.hpp"
+#include "poslsh/attention/storage.hpp"
 #include "poslsh/core/buffer.hpp"
 #include "poslsh/core/parallel.hpp"
 #include "poslsh/core/strided.hpp"
@@ -25,61 +26,101 @@ inline constexpr Index key_tile = 384;
 [[nodiscard]] constexpr Index round_down(Index n, Index unit) { return n - (n % unit + unit) % unit; }
 [[nodiscard]] constexpr Index round_up(Index n, Index unit) { return (n + unit - 1) / unit * unit; }
 
-/// to[t to_stride] = factor from[t from_stride] for t < count; fast where both strides are 1.
-template <class T>
-void copy_row(const T* from, Index from_stride, T factor, Index count, T* to, Index to_stride) {
-  if (from_stride == 1 && to_stride == 1)
-    for (Index t = 0; t < count; ++t) to[t] = factor * from[t];
-  else
-    for (Index t = 0; t < count; ++t) to[t * to_stride] = factor * from[t * from_stride];
-}
-
-/// to[t] = from[t from_stride] for t < count, perhaps from a narrower storage type.
-template <class S, class T>
-void read_row(const S* from, Index from_stride, Index count, T* to) {
-  if constexpr (std::is_same_v<S, T>) {
-    copy_row(from, from_stride, T(1), count, to, 1);
-  } else if (from_stride == 1) {  // Eigen converts whole packets
-    Eigen::Map<Vector<T>>(to, count) = Eigen::Map<const Vector<S>>(from, count).template cast<T>();
-  } else {
-    for (Index t = 0; t < count; ++t) to[t] = static_cast<T>(from[t * from_stride]);
-  }
-}
-
-/// The key rows of a range, transposed in panels of panel_keys<T> keys: element (t, c) of a panel is feature t of its
-/// key c. Panels are counted from key row 0; places past the last row hold 0. Memory: one copy of the keys.
-template <class T>
+/// Key rows, transposed in panels of panel_keys<T> keys: element (t, c) of a panel is feature t of its key c. Panels are
+/// counted from key row 0; places past the last row hold 0. Kept as S, read as T. Memory: one copy of the keys.
+template <class T, class S = T>
 class PackedKeys {
  public:
-  /// Packs the panels that meet rows [range.begin, range.end), from T or a narrower storage type.
-  template <class S>
+  explicit PackedKeys(Index depth) : depth_(depth) {}
+
+  /// Packs the panels that meet rows [range.begin, range.end).
   PackedKeys(Strided<const S> keys, KeyRange range, int threads) : depth_(keys.cols) {
     static_assert(key_tile<T> % panel_keys<T> == 0);
     if (range.empty()) return;
     first_ = range.begin / panel_keys<T>;
     const Index panels = round_up(range.end, panel_keys<T>) / panel_keys<T> - first_;
-    data_ = Buffer<T>(panels * panel_keys<T> * depth_);
+    data_ = Buffer<S>(panels * panel_size());
     constexpr Index chunk = 16;
     parallel_for((panels + chunk - 1) / chunk, threads, [&](Index task, int) {
-      Buffer<T> rows;
-      for (Index p = task * chunk; p < (std::min)(panels, (task + 1) * chunk); ++p) pack(keys, first_ + p, rows);
+      Scratch scratch;
+      for (Index p = task * chunk; p < (std::min)(panels, (task + 1) * chunk); ++p)
+        pack(keys, (first_ + p) * panel_keys<T>, data_.data() + p * panel_size(), scratch);
     });
   }
 
-  /// The panel that holds this key row.
-  [[nodiscard]] const T* panel(Index key) const {
-    return data_.data() + (key / panel_keys<T> - first_) * panel_keys<T> * depth_;
+  /// The panel that holds this key row, or its copy in `wide`.
+  [[nodiscard]] const T* panel(Index key, [[maybe_unused]] Buffer<T>& wide) const {
+    const S* panel = data_.data() + (key / panel_keys<T> - first_) * panel_size();
+    if constexpr (std::is_same_v<S, T>) {
+      return panel;
+    } else {
+      wide.require(panel_size());
+      read_row(panel, 1, panel_size(), wide.data());
+      return wide.data();
+    }
   }
   [[nodiscard]] Index depth() const { return depth_; }
 
+  /// Room for at least `keys` rows, of which the first `kept` keep what they hold.
+  void reserve(Index keys, Index kept) {
+    const Index size = round_up(keys, panel_keys<T>) * depth_;
+    if (size <= data_.size()) return;
+    Buffer<S> larger(size);
+    std::copy_n(data_.data(), round_up(kept, panel_keys<T>) * depth_, larger.data());
+    data_ = std::move(larger);
+  }
+  /// Writes key rows [first, first + keys.rows), for which there must be room; panels must be written from their first
+  /// key on.
+  template <class From>
+  void write(Index first, Strided<const From> keys) {
+    Scratch scratch;
+    for (Index j = 0; j < keys.rows;) {
+      const Index inside = (first + j) % panel_keys<T>;
+      S* panel = data_.data() + (first + j - inside) * depth_;
+      if (inside == 0 && j + panel_keys<T> <= keys.rows) {
+        pack(keys, j, panel, scratch);
+        j += panel_keys<T>;
+        continue;
+      }
+      if (inside == 0) std::fill_n(panel, panel_size(), S(0));
+      for (Index t = 0; t < depth_; ++t) panel[t * panel_keys<T> + inside] = static_cast<S>(keys(j, t));
+      ++j;
+    }
+  }
+  /// Key row j becomes what row j + panels panel_keys was, for the first `keys` rows after them.
+  void drop_front(Index panels, Index keys) {
+    std::copy_n(data_.data() + panels * panel_size(), round_up(keys, panel_keys<T>) * depth_, data_.data());
+  }
+  /// Feature t of a key row.
+  [[nodiscard]] S at(Index key, Index t) const {
+    const Index inside = key % panel_keys<T>;
+    return data_[(key - inside - first_ * panel_keys<T>) * depth_ + t * panel_keys<T> + inside];
+  }
+  [[nodiscard]] std::size_t bytes() const { return static_cast<std::size_t>(data_.size()) * sizeof(S); }
+
  private:
-  template <class S>
-  void pack(Strided<const S> keys, Index panel_index, Buffer<T>& rows) {
+  struct Scratch {
+    Buffer<T> rows, panel;
+  };
+  [[nodiscard]] Index panel_size() const { return panel_keys<T> * depth_; }
+
+  /// Packs key rows from `begin` on into a panel.
+  template <class From>
+  void pack(Strided<const From> keys, Index begin, S* to, Scratch& scratch) {
+    if constexpr (std::is_same_v<S, T>) {
+      transpose(keys, begin, to, scratch);
+    } else {  // by way of T, whose packets can be transposed
+      scratch.panel.require(panel_size());
+      transpose(keys, begin, scratch.panel.data(), scratch);
+      for (Index i = 0; i < panel_size(); ++i) to[i] = static_cast<S>(scratch.panel[i]);
+    }
+  }
+
+  template <class From>
+  void transpose(Strided<const From> keys, Index begin, T* panel, Scratch& scratch) {
     constexpr int W = packet_size<T>;
-    const Index begin = panel_index * panel_keys<T>;
-    T* panel = data_.data() + (panel_index - first_) * panel_keys<T> * depth_;
     for (Index c = 0; c < panel_keys<T>; c += W) {
-      const Strided<const T> packet = readable(keys, begin + c, rows);
+      const Strided<const T> packet = readable(keys, begin + c, scratch.rows);
       Index t = 0;
       if (packet.rows == W)
         for (; t + W <= depth_; t += W) transpose_square(packet.data + t, packet.row_stride, panel + t * panel_keys<T> + c);
@@ -90,10 +131,10 @@ class PackedKeys {
   }
 
   /// The (at most) packet of key rows from `first` on with unit feature stride, in place if they lie so.
-  template <class S>
-  Strided<const T> readable(Strided<const S> keys, Index first, Buffer<T>& rows) {
+  template <class From>
+  Strided<const T> readable(Strided<const From> keys, Index first, Buffer<T>& rows) {
     const Index count = std::clamp<Index>(keys.rows - first, 0, packet_size<T>);
-    if constexpr (std::is_same_v<S, T>)
+    if constexpr (std::is_same_v<From, T>)
       if (keys.col_stride == 1) return keys.middle_rows(first, count);
     rows.require(packet_size<T> * depth_);
     for (Index lane = 0; lane < count; ++lane)
@@ -110,7 +151,7 @@ class PackedKeys {
     for (int i = 0; i < W; ++i) pstoreu(to + i * panel_keys<T>, block.packet[i]);
   }
 
-  Buffer<T> data_;
+  Buffer<S> data_;
   Index depth_ = 0, first_ = 0;
 };
 
@@ -121,8 +162,9 @@ struct ValueTile {
   const T* data;
   Index stride;
 
+  /// The tile from row `first` on; only its rows in `range` will be read.
   template <class S>
-  ValueTile(Strided<const S> values, Index first, Index count, Buffer<T>& copy) {
+  ValueTile(Strided<const S> values, Index first, KeyRange range, Buffer<T>& copy) {
     constexpr Index W = packet_size<T>;
     if constexpr (std::is_same_v<S, T>)
       if (values.col_stride == 1 && values.cols % W == 0) {
@@ -132,7 +174,7 @@ struct ValueTile {
       }
     stride = round_up(values.cols, W);
     copy.require(key_tile<T> * stride);
-    for (Index j = 0; j < count; ++j) {
+    for (Index j = range.begin; j < range.end; ++j) {
       T* row = &copy[j * stride];
       read_row(values.row(first + j), values.col_stride, values.cols, row);
       std::fill(row + values.cols, row + stride, T(0));

@@ -20,10 +20,7 @@ class TileSweep {
   explicit TileSweep(const Head<T, S, B>& head)
       : head_(head),
         bias_(head.bias_rows),
-        features_(round_up(head.values.cols, packet_size<T>)),
-        queries_(query_tile * std::max<Index>(head.queries.cols, 1)),
-        scores_(query_tile * key_tile<T>),
-        out_(query_tile * std::max<Index>(features_, 1)) {}
+        features_(round_up(head.values.cols, packet_size<T>)) {}
 
   /// Attention of query rows [first, first + query_tile) or to the end. For each row, store(row, sums, mass) is given
   /// sum_j exp(score_j - mass.maximum) v_j and the same sum without values.
@@ -63,6 +60,10 @@ class TileSweep {
  private:
   void load_queries() {
     const Index depth = head_.queries.cols;
+    const Index room = (std::min)(query_tile, round_up(count_, score_rows * value_rows));
+    queries_.require(room * std::max<Index>(depth, 1));
+    scores_.require(room * key_tile<T>);
+    out_.require(room * std::max<Index>(features_, 1));
     for (Index r = 0; r < count_; ++r)
       copy_row(head_.queries.row(first_ + r), head_.queries.col_stride, head_.scale, depth, &queries_[r * depth], 1);
     const Index padded = round_up(count_, score_rows);
@@ -133,7 +134,7 @@ class TileSweep {
     if (!any) return;
     bias_.keys(tile, width);
     for (Index r = 0; r < count_; r += score_rows) score_block(tile, r);
-    const ValueTile<T> values(head_.values, tile, width, copy_);
+    const ValueTile<T> values(head_.values, tile, hull(0, count_), copy_);
     values_finite_ = Finite::unknown;
     for (Index r = 0; r < count_; r += value_rows) value_block(values, r);
   }
@@ -149,16 +150,24 @@ class TileSweep {
 
   /// Scores of one block of rows against the panels it sees, then their weights exp(score - maximum) in place.
   void score_block(Index tile, Index first) {
-    const KeyRange seen = hull(first, score_rows);
+    if (count_ == 1)
+      score_rows_of<1>(tile, first);
+    else
+      score_rows_of<score_rows>(tile, first);
+  }
+
+  template <int Rows>
+  void score_rows_of(Index tile, Index first) {
+    const KeyRange seen = hull(first, Rows);
     if (seen.empty()) return;
     constexpr int W = packet_size<T>;
     const KeyRange done{round_down(seen.begin, W), round_up(seen.end, W)};
-    visited_pairs_ += done.size() * std::min<Index>(score_rows, count_ - first);
+    visited_pairs_ += done.size() * std::min<Index>(Rows, count_ - first);
     const bool fused = BiasRows<B, T>::prepared && head_.softcap == 0;
     const Index depth = head_.queries.cols;
-    Packet<T> maxima[score_rows];
-    const T* weights[score_rows];
-    for (int r = 0; r < score_rows; ++r) {
+    Packet<T> maxima[Rows];
+    const T* weights[Rows];
+    for (int r = 0; r < Rows; ++r) {
       maxima[r] = pset1<Packet<T>>(-std::numeric_limits<T>::infinity());
       if constexpr (BiasRows<B, T>::prepared) weights[r] = bias_.row((std::min)(first + r, count_ - 1));
     }
@@ -166,12 +175,12 @@ class TileSweep {
     for (Index column = done.begin; column < done.end;) {
       const Index inside = column % panel_keys<T>;
       const Index next = (std::min)(column - inside + panel_keys<T>, done.end);
-      const T* panel = head_.keys.packed.panel(tile + column) + inside;
+      const T* panel = head_.keys.packed.panel(tile + column, wide_panel_) + inside;
       T* scores = &scores_[first * key_tile<T> + column];
       unrolled<score_packets>([&](auto less) POSLSH_INLINE_LAMBDA {
         constexpr int packets = decltype(less)::value + 1;
         if (next - column != packets * W) return;
-        score_panel<T, score_rows, packets>(
+        score_panel<T, Rows, packets>(
             queries, depth, panel, depth, [&](auto r, auto c, Packet<T> score) POSLSH_INLINE_LAMBDA {
               if constexpr (BiasRows<B, T>::prepared)
                 if (fused) score = padd(score, ploadu<Packet<T>>(weights[r] + column + c * W));
@@ -181,7 +190,7 @@ class TileSweep {
       });
       column = next;
     }
-    for (Index r = first; r < (std::min)(first + score_rows, count_); ++r) {
+    for (Index r = first; r < (std::min)(first + Rows, count_); ++r) {
       const KeyRange range = local_[r];
       if (range.empty()) continue;
       T* scores = &scores_[r * key_tile<T>];
@@ -261,7 +270,7 @@ class TileSweep {
   Index first_ = 0, count_ = 0, visited_pairs_ = 0;
   RunningRow<T> rows_[query_tile];
   KeyRange visible_[query_tile], local_[query_tile];
-  Buffer<T> queries_, scores_, out_, copy_;
+  Buffer<T> queries_, scores_, out_, copy_, wide_panel_;
   Finite values_finite_ = Finite::unknown;
 };
 

@@ -118,23 +118,40 @@ struct HeadGroup {
       const bool by_item = static_cast<Index>(biases.size()) != q.heads;
       return biases[static_cast<std::size_t>(by_item ? item * q.heads + head : head)];
     };
-    KeyRange seen{max_position, min_position};
-    bool moments = false;
+    // Keys are prepared once for all heads. Where tiles may be skipped, only heads with the same bounds share them, so
+    // that each skips what it does alone.
+    struct Shared {
+      KeyRange seen;
+      bool moments;
+      std::unique_ptr<const PreparedKeys<T, S>> keys = nullptr;
+    };
+    const bool skip = may_skip<B>(options);
+    std::vector<Shared> shared;
+    std::vector<std::size_t> share;
     for (Index head = first; head < first + group; ++head) {
       const KeyRange rows = reach(bias_of(head), sequence.place);
-      if (rows.empty()) continue;
-      seen = {(std::min)(seen.begin, rows.begin), (std::max)(seen.end, rows.end)};
-      moments = moments || want_moments(bias_of(head), q.features);
+      const bool moments = skip && want_moments(bias_of(head), q.features);
+      std::size_t s = 0;
+      while (s < shared.size() && skip && (shared[s].moments != moments || shared[s].seen != rows)) ++s;
+      if (s == shared.size()) shared.push_back({rows, moments});
+      KeyRange& seen = shared[s].seen;
+      if (seen.empty())
+        seen = rows;
+      else if (!rows.empty())
+        seen = {(std::min)(seen.begin, rows.begin), (std::max)(seen.end, rows.end)};
+      share.push_back(s);
     }
     const auto rows_of = [](auto tensor, Index batch, Index head, KeyRange rows) {
       return head_of(tensor, batch, head).middle_rows(rows.begin, rows.size());
     };
-    const PreparedKeys<T> keys(rows_of(k, item, key_head, sequence.keys), seen, may_skip<B>(options), moments, threads);
+    for (Shared& s : shared)
+      s.keys = std::make_unique<const PreparedKeys<T, S>>(rows_of(k, item, key_head, sequence.keys), s.seen, skip,
+                                                          s.moments, threads);
     std::vector<std::unique_ptr<Head<T, S, B>>> heads;
     for (Index head = first; head < first + group; ++head)
-      heads.push_back(std::make_unique<Head<T, S, B>>(rows_of(q, item, head, sequence.queries),
-                                                      rows_of(v, item, key_head, sequence.keys), keys, bias_of(head),
-                                                      sequence.place, options));
+      heads.push_back(std::make_unique<Head<T, S, B>>(
+          rows_of(q, item, head, sequence.queries), rows_of(v, item, key_head, sequence.keys),
+          *shared[share[static_cast<std::size_t>(head - first)]].keys, bias_of(head), sequence.place, options));
     const Index tiles = heads.front()->tiles();
     struct Worker {
       Index head = -1;
