@@ -9,7 +9,7 @@ core/config core/types core/math core/random core/parallel core/buffer core/stri
 position/alibi position/kernel position/hash
 mask/block_mask mask/mean_mask
 theory/bounds theory/operators theory/spectral
-attention/bias attention/options attention/softmax attention/simd attention/micro_kernel attention/storage attention/packing
+attention/bias attention/options attention/softmax attention/simd attention/storage attention/micro_kernel attention/packing
 attention/weights attention/key_groups attention/skipping attention/bias_rows attention/mean_mask_rows
 attention/head attention/tile_sweep attention/attention attention/blockwise attention/certificate attention/backward
 model/tensor_view model/multi_head model/key_value_cache model/key_budget model/state_stream model/streaming

@@ -15,6 +15,7 @@
 #include "poslsh/mask/mean_mask.hpp"
 
 #include <algorithm>
+#include <span>
 #include <vector>
 
 namespace poslsh::inline POSLSH_SIMD::detail {
@@ -101,7 +102,14 @@ class BiasRows<MeanMask, T> {
 
     /// Finds the runs of the tile and the steps of each.
     void queries(Index first, Index count) {
-      find_changes(shared_.place_.query_position(first), count);
+      const Index begin = shared_.place_.query_position(first);
+      if (count == 1 && run_count_ == 1 && at(0).begin <= begin && begin < next_change_) {
+        at(0).begin = begin;  // decoding: the row of the query before serves on
+        at(0).end = begin + 1;
+        run_of_row_[0] = 0;
+        return;
+      }
+      find_changes(begin, count);
       for (Index run = 0; run < runs(); ++run) {
         if (run > 0) cross(ends_, 1 - at(run).begin, run, [](const Change& change) { return 1 - change.new_end; });
         at(run).support.end = 1 - ends_.edges().front().position;
@@ -161,16 +169,21 @@ class BiasRows<MeanMask, T> {
       changes_.clear();
       begins_.clear();
       ends_.clear();
-      for (const PositionHash& hash : shared_.mask_.hashes()) {
-        const double weight = hash.weight * shared_.unit_;
-        KeyRange block = hash.block(begin);
+      const std::span<const PositionHash> hashes = shared_.mask_.hashes();
+      blocks_.resize(hashes.size());
+      next_change_ = max_position;
+      for (std::size_t h = 0; h < hashes.size(); ++h) {
+        const double weight = hashes[h].weight * shared_.unit_;
+        KeyRange block = blocks_[h].contains(begin) ? blocks_[h] : hashes[h].block(begin);
         ends_.add(1 - block.end, weight);
         while (block.end < end) {
-          const KeyRange next{block.end, hash.block(block.end).end};
+          const KeyRange next{block.end, hashes[h].block(block.end).end};
           changes_.push_back({next.begin, block.begin, next.end, weight});
           block = next;
         }
         begins_.add(block.begin, weight);
+        blocks_[h] = block;
+        next_change_ = (std::min)(next_change_, block.end);
       }
       std::sort(changes_.begin(), changes_.end(), [](const Change& a, const Change& b) { return a.at < b.at; });
       run_count_ = 0;
@@ -200,6 +213,8 @@ class BiasRows<MeanMask, T> {
 
     const BiasRows& shared_;
     BlockEdges begins_, ends_;
+    std::vector<KeyRange> blocks_;  ///< of each hash, around the last query; and where the first of them ends
+    Index next_change_ = min_position;
     std::vector<Change> changes_;
     std::vector<Run> runs_;
     Index run_count_ = 0;

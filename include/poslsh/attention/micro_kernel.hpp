@@ -7,7 +7,7 @@
 /// Sizes follow the register file. With 32 registers, scores use 8 rows x 3 packets of keys and values 6 rows x 4
 /// packets of features (24 accumulators); with 16, 4 x 3 and 6 x 2 (12 accumulators).
 
-#include "poslsh/attention/simd.hpp"
+#include "poslsh/attention/storage.hpp"
 
 namespace poslsh::inline POSLSH_SIMD::detail {
 
@@ -21,9 +21,9 @@ template <class T>
 inline constexpr Index panel_keys = score_packets * packet_size<T>;
 
 /// finish(r, c, packet): packet c of sum_t queries[r, t] panel[t, :], for r < Rows and c < Packets; the panel holds
-/// `depth` rows of panel_keys keys.
-template <class T, int Rows, int Packets, class Finish>
-EIGEN_ALWAYS_INLINE void score_panel(const T* queries, Index query_stride, const T* panel, Index depth,
+/// `depth` rows of panel_keys keys, as T or narrower.
+template <class T, int Rows, int Packets, class S, class Finish>
+EIGEN_ALWAYS_INLINE void score_panel(const T* queries, Index query_stride, const S* panel, Index depth,
                                      Finish&& finish) {
   constexpr int W = packet_size<T>;
   Packet<T> sum[Rows][Packets];
@@ -32,7 +32,7 @@ EIGEN_ALWAYS_INLINE void score_panel(const T* queries, Index query_stride, const
   });
   for (Index t = 0; t < depth; ++t, panel += panel_keys<T>) {
     Packet<T> keys[Packets];
-    unrolled<Packets>([&](auto c) POSLSH_INLINE_LAMBDA { keys[c] = ploadu<Packet<T>>(panel + c * W); });
+    unrolled<Packets>([&](auto c) POSLSH_INLINE_LAMBDA { keys[c] = load_packet<T>(panel + c * W); });
     unrolled<Rows>([&](auto r) POSLSH_INLINE_LAMBDA {
       const Packet<T> query = pset1<Packet<T>>(queries[r * query_stride + t]);
       unrolled<Packets>([&](auto c) POSLSH_INLINE_LAMBDA { sum[r][c] = pmadd(query, keys[c], sum[r][c]); });
@@ -45,8 +45,8 @@ EIGEN_ALWAYS_INLINE void score_panel(const T* queries, Index query_stride, const
 
 /// out[r, 0 .. Packets) += sum_{j < count} weights[r, j] values[j, :], in packets of features, r < Rows.
 /// The tile's own sum starts at 0: added one by one to a long row's total, its terms would lose half their accuracy.
-template <class T, int Rows, int Packets>
-inline void add_values_block(const T* weights, Index weight_stride, const T* values, Index value_stride, Index count,
+template <class T, int Rows, int Packets, class S>
+inline void add_values_block(const T* weights, Index weight_stride, const S* values, Index value_stride, Index count,
                              T* out, Index out_stride) {
   constexpr int W = packet_size<T>;
   Packet<T> sum[Rows][Packets];
@@ -55,7 +55,7 @@ inline void add_values_block(const T* weights, Index weight_stride, const T* val
   });
   for (Index j = 0; j < count; ++j, values += value_stride) {
     Packet<T> value[Packets];
-    unrolled<Packets>([&](auto c) POSLSH_INLINE_LAMBDA { value[c] = ploadu<Packet<T>>(values + c * W); });
+    unrolled<Packets>([&](auto c) POSLSH_INLINE_LAMBDA { value[c] = load_packet<T>(values + c * W); });
     unrolled<Rows>([&](auto r) POSLSH_INLINE_LAMBDA {
       const Packet<T> weight = pset1<Packet<T>>(weights[r * weight_stride + j]);
       unrolled<Packets>([&](auto c) POSLSH_INLINE_LAMBDA { sum[r][c] = pmadd(weight, value[c], sum[r][c]); });
@@ -70,8 +70,8 @@ inline void add_values_block(const T* weights, Index weight_stride, const T* val
 }
 
 /// The same for any number of features, a whole number of packets.
-template <class T, int Rows>
-inline void add_values(const T* weights, Index weight_stride, const T* values, Index value_stride, Index count,
+template <class T, int Rows, class S>
+inline void add_values(const T* weights, Index weight_stride, const S* values, Index value_stride, Index count,
                        T* out, Index out_stride, Index features) {
   constexpr int W = packet_size<T>;
   Index f = 0;

@@ -48,14 +48,17 @@ class PackedKeys {
     });
   }
 
-  /// The panel that holds this key row, or its copy in `wide`.
+  /// The panel that holds this key row.
+  [[nodiscard]] const S* panel(Index key) const {
+    return data_.data() + (key / panel_keys<T> - first_) * panel_size();
+  }
+  /// The same as T, perhaps a copy in `wide`.
   [[nodiscard]] const T* panel(Index key, [[maybe_unused]] Buffer<T>& wide) const {
-    const S* panel = data_.data() + (key / panel_keys<T> - first_) * panel_size();
     if constexpr (std::is_same_v<S, T>) {
-      return panel;
+      return panel(key);
     } else {
       wide.require(panel_size());
-      read_row(panel, 1, panel_size(), wide.data());
+      read_row(panel(key), 1, panel_size(), wide.data());
       return wide.data();
     }
   }

@@ -4,7 +4,7 @@
 /// \file
 /// Rows read from where they lie, perhaps from a type of 16 bits.
 
-#include "poslsh/core/types.hpp"
+#include "poslsh/attention/simd.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -18,17 +18,49 @@ namespace poslsh::inline POSLSH_SIMD::detail {
 template <class S>
 using Compute = std::conditional_t<std::is_same_v<S, Eigen::half> || std::is_same_v<S, Eigen::bfloat16>, float, S>;
 
-/// The bits of the float that these 16 bits are. Exact, infinities and NaN included; without branches, so that
-/// compilers make packets of a loop over it.
-template <class S>
-[[nodiscard]] constexpr std::uint32_t widened_bits(std::uint32_t bits) {
+/// The bits of the floats that these bits of 16-bit numbers are: `Bits` is std::uint32_t or a vector of them. Exact,
+/// infinities and NaN included.
+template <class S, class Bits, class Floats>
+[[nodiscard]] EIGEN_ALWAYS_INLINE Bits widened_bits(Bits bits) {
   if constexpr (std::is_same_v<S, Eigen::bfloat16>) {
     return bits << 16;
   } else {
     // The factor moves the exponent's bias, also of denormal numbers.
-    const std::uint32_t magnitude = std::bit_cast<std::uint32_t>(std::bit_cast<float>((bits & 0x7fff) << 13) * 0x1p112f);
-    const std::uint32_t not_finite = (bits & 0x7c00) == 0x7c00 ? 0x7f800000 : 0;
+    const Bits magnitude = std::bit_cast<Bits>(std::bit_cast<Floats>((bits & 0x7fff) << 13) * 0x1p112f);
+    const Bits not_finite = ((bits & 0x7c00) + 0x400 & 0x8000) * 0xff00;  // 0x7f800000 where the exponent is full
     return magnitude | not_finite | (bits & 0x8000) << 16;
+  }
+}
+
+#if defined(__GNUC__) || defined(__clang__)
+template <int W>
+struct WideningVectors {
+  typedef std::uint16_t Narrow __attribute__((vector_size(W * 2)));
+  typedef std::uint32_t Bits __attribute__((vector_size(W * 4)));
+  typedef float Floats __attribute__((vector_size(W * 4)));
+};
+#endif
+
+/// A packet of numbers, perhaps from a narrower storage type.
+template <class T, class S>
+[[nodiscard]] EIGEN_ALWAYS_INLINE Packet<T> load_packet(const S* from) {
+  if constexpr (std::is_same_v<S, T>) {
+    return ploadu<Packet<T>>(from);
+  } else {
+    constexpr int W = packet_size<T>;
+#if defined(__GNUC__) || defined(__clang__)
+    if constexpr (sizeof(Packet<T>) == W * sizeof(T) && W > 1) {
+      using Vectors = WideningVectors<W>;
+      typename Vectors::Narrow narrow;
+      std::memcpy(&narrow, static_cast<const void*>(from), sizeof narrow);
+      const typename Vectors::Bits bits = __builtin_convertvector(narrow, typename Vectors::Bits);
+      return std::bit_cast<Packet<T>>(widened_bits<S, typename Vectors::Bits, typename Vectors::Floats>(bits));
+    }
+#endif
+    T wide[W];
+    for (int i = 0; i < W; ++i)
+      wide[i] = std::bit_cast<float>(widened_bits<S, std::uint32_t, float>(std::bit_cast<std::uint16_t>(from[i])));
+    return ploadu<Packet<T>>(wide);
   }
 }
 
@@ -41,33 +73,22 @@ void copy_row(const T* from, Index from_stride, T factor, Index count, T* to, In
     for (Index t = 0; t < count; ++t) to[t * to_stride] = factor * from[t * from_stride];
 }
 
-inline constexpr Index widen_step = 16;
-
-/// to[i] = from[i] for i < widen_step: copies and loops of a known size, which are packets at any optimisation.
-template <class S>
-inline void widen(const S* from, float* to) {
-  std::uint16_t narrow[widen_step];
-  std::uint32_t wide[widen_step];
-  std::memcpy(narrow, static_cast<const void*>(from), sizeof narrow);
-  for (Index i = 0; i < widen_step; ++i) wide[i] = widened_bits<S>(narrow[i]);
-  std::memcpy(to, wide, sizeof wide);
-}
-
 /// to[t] = from[t from_stride] for t < count, perhaps from a narrower storage type.
 template <class S, class T>
 void read_row(const S* from, Index from_stride, Index count, T* to) {
   if constexpr (std::is_same_v<S, T>) {
     copy_row(from, from_stride, T(1), count, to, 1);
   } else {
+    constexpr Index W = packet_size<T>;
     Index t = 0;
     if (from_stride == 1)
-      for (; t + widen_step <= count; t += widen_step) widen(from + t, to + t);
-    for (; t < count; t += widen_step) {
-      S some[widen_step] = {};
-      T wide[widen_step];
-      const Index rest = (std::min)(widen_step, count - t);
-      for (Index i = 0; i < rest; ++i) some[i] = from[(t + i) * from_stride];
-      widen(some, wide);
+      for (; t + W <= count; t += W) pstoreu(to + t, load_packet<T>(from + t));
+    for (; t < count; t += W) {
+      S narrow[W] = {};
+      T wide[W];
+      const Index rest = (std::min)(W, count - t);
+      for (Index i = 0; i < rest; ++i) narrow[i] = from[(t + i) * from_stride];
+      pstoreu(wide, load_packet<T>(narrow));
       std::copy_n(wide, rest, to + t);
     }
   }

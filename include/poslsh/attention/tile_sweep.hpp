@@ -134,6 +134,11 @@ class TileSweep {
     if (!any) return;
     bias_.keys(tile, width);
     for (Index r = 0; r < count_; r += score_rows) score_block(tile, r);
+    if (count_ == 1 && !std::is_same_v<S, T> && head_.values.col_stride == 1 && head_.values.cols == features_) {
+      add_values<T, 1>(&scores_[local_[0].begin], key_tile<T>, head_.values.row(tile + local_[0].begin),
+                       head_.values.row_stride, local_[0].size(), out_.data(), features_, features_);
+      return;
+    }
     const ValueTile<T> values(head_.values, tile, hull(0, count_), copy_);
     values_finite_ = Finite::unknown;
     for (Index r = 0; r < count_; r += value_rows) value_block(values, r);
@@ -175,7 +180,7 @@ class TileSweep {
     for (Index column = done.begin; column < done.end;) {
       const Index inside = column % panel_keys<T>;
       const Index next = (std::min)(column - inside + panel_keys<T>, done.end);
-      const T* panel = head_.keys.packed.panel(tile + column, wide_panel_) + inside;
+      const auto* panel = panel_for<Rows>(tile + column) + inside;
       T* scores = &scores_[first * key_tile<T> + column];
       unrolled<score_packets>([&](auto less) POSLSH_INLINE_LAMBDA {
         constexpr int packets = decltype(less)::value + 1;
@@ -198,6 +203,15 @@ class TileSweep {
       const bool whole = (fused || UnitWeights<B>) && head_.softcap == 0 && range == done;
       weigh(r, range, scores, whole ? predux_max(maxima[r - first]) : largest(scores, range));
     }
+  }
+
+  /// A panel for this many rows: widened once for many, on the way in for one.
+  template <int Rows>
+  [[nodiscard]] auto panel_for(Index key) {
+    if constexpr (Rows == 1)
+      return head_.keys.packed.panel(key);
+    else
+      return head_.keys.packed.panel(key, wide_panel_);
   }
 
   /// What the product could not do on the way out: the cap, and a bias without prepared rows.
