@@ -484,3 +484,28 @@ TEST_CASE("An infinite width of a kernel of the user's is one block") {
   REQUIRE_NOTHROW(hash.validate());
   REQUIRE(hash.block(0) == KeyRange{poslsh::min_position, poslsh::max_position});
 }
+
+TEST_CASE("Importance draws are unbiased for any stretch, and narrower for a smaller one") {
+  const LaplaceKernel kernel{16};
+  for (const double stretch : {1.0, 1.25, 1.5, 2.0, 3.0}) {
+    const std::vector<PositionHash> hashes = draw_hashes(kernel, 1 << 14, 9, Sampling::importance, 0, stretch);
+    CAPTURE(stretch);
+    for (const double distance : {0.0, 1.0, 16.0, 64.0, 100.0}) {  // over a uniform shift, P[same bin] = 1 - x / w
+      double mean = 0, width = 0;
+      for (const PositionHash& hash : hashes) {
+        mean += hash.weight * std::max(0.0, 1 - distance / hash.width) / static_cast<double>(hashes.size());
+        width += hash.width / static_cast<double>(hashes.size());
+      }
+      REQUIRE(mean == Approx(kernel(distance)).epsilon(0.02).margin(2e-4));
+      REQUIRE(width == Approx(2 * 16 * stretch).epsilon(0.01));
+    }
+    for (const PositionHash& hash : hashes)
+      REQUIRE(hash.weight ==
+              Approx(stretch * stretch * std::exp(-hash.width * (1 - 1 / stretch) / 16)).epsilon(1e-9));
+  }
+  const std::vector<PositionHash> plain = draw_hashes(kernel, 64, 9, Sampling::stratified);
+  REQUIRE(draw_hashes(kernel, 64, 9, Sampling::importance, 0, 1) == plain);
+  REQUIRE(draw_hashes(kernel, 64, 9, Sampling::stratified, 0, 3) == plain);
+  for (const double bad : {0.5, -1.0, not_a_number, infinity})
+    REQUIRE_THROWS_WITH(draw_hashes(kernel, 64, 9, Sampling::importance, 0, bad), Catch::Matchers::ContainsSubstring("stretch is"));
+}

@@ -66,6 +66,23 @@ TEST_CASE("The Laplace kernel's widths have the density w/sigma^2 exp(-w/sigma) 
   }
 }
 
+TEST_CASE("The Laplace kernel's logarithm goes on where it underflows, and so does the sum of its tail") {
+  for (const double sigma : sigmas) {
+    const LaplaceKernel kernel{sigma};
+    CAPTURE(sigma);
+    REQUIRE(kernel.log_value(0) == 0);
+    REQUIRE(kernel.log_value(5000 * sigma) == Approx(-5000).epsilon(1e-15));
+    const double series = -std::log(-std::expm1(-1 / sigma));
+    REQUIRE(kernel.log_tail_sum(5000 * sigma) == Approx(series - 5000).epsilon(1e-14));
+    if (sigma > 1000) continue;
+    for (const double x : {0.0, 1.0, 7.5}) {
+      long double sum = 0;
+      for (int t = 0; t < 50 * sigma + 50; ++t) sum += std::exp(-(static_cast<long double>(x) + t) / sigma);
+      if (sum > 0) REQUIRE(kernel.log_tail_sum(x) == Approx(static_cast<double>(std::log(sum))).epsilon(1e-12));
+    }
+  }
+}
+
 TEST_CASE("The density integrates to 1 and to the mean 2 sigma, by Simpson's rule") {
   for (const double sigma : sigmas) {
     const LaplaceKernel kernel{sigma};
@@ -150,6 +167,8 @@ TEST_CASE("Every method refuses a sigma that is not positive and finite") {
         "poslsh: sigma is " + poslsh::detail::describe(sigma) + "; it must be positive and finite";
     CHECK_THROWS_AS(kernel(1), poslsh::Error);
     CHECK_THROWS_WITH(kernel(1), message);
+    CHECK_THROWS_WITH(kernel.log_value(1), message);
+    CHECK_THROWS_WITH(kernel.log_tail_sum(1), message);
     CHECK_THROWS_WITH(kernel.width_density(1), message);
     CHECK_THROWS_WITH(kernel.width_tail(1), message);
     for (const double p : {0.0, 0.3, 1.0}) CHECK_THROWS_WITH(kernel.width_quantile(p), message);
