@@ -34,6 +34,7 @@ inline constexpr std::array<std::pair<poslsh::Sampling, std::string_view>, 3> al
     {poslsh::Sampling::independent, "independent"},
     {poslsh::Sampling::stratified, "stratified"},
     {poslsh::Sampling::importance, "importance"},
+    {poslsh::Sampling::mixture, "mixture"},
 }};
 
 /// One line of the comparison: a method, and how it draws if it does.

@@ -3,26 +3,16 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <filesystem>
 
 #include "../support/gnuplot.hpp"
+#include "../support/validators.hpp"
 
 namespace compare {
 namespace {
 
-/// A validator: the text is a number between the bounds.
-CLI::Validator between(double low, double high, const std::string& requirement) {
-  return CLI::Validator(
-      [=](std::string& text) {
-        double value = 0;
-        return CLI::detail::lexical_cast(text, value) && value >= low && value <= high
-                   ? std::string()
-                   : "'" + text + "' is not " + requirement;
-      },
-      "");
-}
+using poslsh_examples::between;
 
 template <class Names, class Project>
 std::vector<std::string> names_of(const Names& all, Project name) {
@@ -62,16 +52,6 @@ std::optional<Options> parse_options(int argc, char** argv) {
   const CLI::Validator count = between(1, million, "a number from 1 to 1000000");
   const CLI::Validator positive = between(std::numeric_limits<double>::denorm_min(),
                                           std::numeric_limits<double>::max(), "a positive finite number");
-  const CLI::Validator seed(  // the conversion would take a sign, or too many digits
-      [](const std::string& text) {
-        std::uint64_t value = 0;
-        const char* const end = text.data() + text.size();
-        const std::from_chars_result read = std::from_chars(text.data(), end, value);
-        return read.ec == std::errc() && read.ptr == end
-                   ? ""
-                   : "'" + text + "' is not a number from 0 to 2^64 - 1";
-      },
-      "");
 
   CLI::App app(
       "Compares ALiBi attention by positional LSH with exact ALiBi attention: time, error and keys visited.\n"
@@ -102,11 +82,11 @@ std::optional<Options> parse_options(int argc, char** argv) {
   app.add_option("--samples", options.samples, "Numbers of draws, default 16,32,64,128,256")
       ->delimiter(',')
       ->check(count);
-  app.add_option("--sampling", samplings, "independent, stratified, importance (the default)")
+  app.add_option("--sampling", samplings, "independent, stratified, importance (the default), mixture")
       ->delimiter(',')
-      ->check(CLI::IsMember({"independent", "stratified", "importance"}).description(""));
+      ->check(CLI::IsMember({"independent", "stratified", "importance", "mixture"}).description(""));
   app.add_option("--seed", options.seed, "First seed of the draws and of generated data, default 1")
-      ->check(seed);
+      ->check(poslsh_examples::a_seed());
   app.add_option("--seeds", options.seeds, "Errors are means over so many seeds, default 1")->check(count);
   app.add_option("--repeat", options.repeat, "Times are medians over so many runs a seed, default 3")
       ->check(count);

@@ -485,6 +485,27 @@ TEST_CASE("An infinite width of a kernel of the user's is one block") {
   REQUIRE(hash.block(0) == KeyRange{poslsh::min_position, poslsh::max_position});
 }
 
+TEST_CASE("Mixture draws are unbiased, and no weight is large") {
+  const LaplaceKernel kernel{16};
+  for (const double stretch : {1.5, 3.0, 6.0})
+    for (const Index samples : {8191, 3 * 1009}) {  // one shift a width, or three
+      const std::vector<PositionHash> hashes = draw_hashes(kernel, samples, 9, Sampling::mixture, 0, stretch);
+      CAPTURE(stretch, samples);
+      REQUIRE(static_cast<Index>(hashes.size()) == samples);
+      for (const double distance : {0.0, 1.0, 16.0, 64.0, 120.0}) {  // over a uniform shift, P[same bin] = 1 - x / w
+        double mean = 0;
+        for (const PositionHash& hash : hashes)
+          mean += hash.weight * std::max(0.0, 1 - distance / hash.width) / static_cast<double>(samples);
+        REQUIRE(mean == Approx(kernel(distance)).epsilon(0.03).margin(2e-5));
+      }
+      for (const PositionHash& hash : hashes) REQUIRE((hash.weight > 0 && hash.weight <= 2));
+    }
+  const double width = draw_hashes(kernel, 1, 9, Sampling::mixture).front().width;
+  REQUIRE(width > draw_hashes(kernel, 1, 9, Sampling::stratified).front().width);
+  REQUIRE(width < 3 * draw_hashes(kernel, 1, 9, Sampling::stratified).front().width);
+  REQUIRE(draw_hashes(kernel, 64, 9, Sampling::mixture) == draw_hashes(kernel, 64, 9, Sampling::mixture, 0, 3));
+}
+
 TEST_CASE("Importance draws are unbiased for any stretch, and narrower for a smaller one") {
   const LaplaceKernel kernel{16};
   for (const double stretch : {1.0, 1.25, 1.5, 2.0, 3.0}) {

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <vector>
 
 namespace poslsh::inline POSLSH_SIMD {
@@ -66,6 +67,7 @@ enum class Sampling {
   independent,  ///< the paper's: every width and shift on its own, weights 1
   stratified,   ///< one width in each of w equally likely strata, m equally spaced shifts each, weights 1
   importance,   ///< stratified draws of widths twice as wide, weighted by the ratio of densities
+  mixture,      ///< stratified draws from half that law and half three times as wide, weighted likewise
 };
 
 namespace detail {
@@ -78,6 +80,19 @@ namespace detail {
   return best;
 }
 
+/// The width w with P[width <= w] = probability under the mean of a kernel's law and that law stretched, given the
+/// quantile of the plain law: bisection between it and the stretched one, to the last bit.
+template <DistanceKernel K>
+[[nodiscard]] double mixture_quantile(const K& kernel, double probability, double plain, double stretch) {
+  double low = plain, high = stretch * plain;
+  if (!(high < std::numeric_limits<double>::infinity())) return high;
+  for (double middle = low + (high - low) / 2; low < middle && middle < high; middle = low + (high - low) / 2) {
+    const double above = (kernel.width_tail(middle) + kernel.width_tail(middle / stretch)) / 2;
+    (above > 1 - probability ? low : high) = middle;
+  }
+  return low;
+}
+
 }  // namespace detail
 
 /// Draws the hashes of a mean mask: E[(1/s) sum_r weight_r M_r(i, j)] = kernel(|i - j|).
@@ -88,22 +103,23 @@ namespace detail {
 /// - importance: widths of the kernel k(x / b) stretched by b = `stretch`, W = b quantile((a + U_a) / w), same shifts,
 ///   weighted by density(W) / (density(W / b) / b): far pairs, which matter where scores are high, are covered more
 ///   often. For LaplaceKernel and b = 2 the weight is 4 exp(-W / (2 sigma)). The diagonal is 1 only on average.
+/// - mixture: as importance, but widths of the mean of both laws, the plain and the stretched: no weight exceeds 2, so
+///   near pairs err little, and far ones are covered all the same. The best of all on real heads, see docs/experiments.md.
 ///
 /// \param kernel   value and width law, see DistanceKernel
 /// \param samples  s >= 1
 /// \param seed, stream  the draws are a pure function of (kernel, samples, seed, sampling, stream); give heads that
 ///                 shall draw independently streams of their own
-/// \param stretch  of importance draws: 2 serves the sharpest heads; 1.5 errs a sixth less on most others, with blocks a
-///                 quarter narrower (docs/experiments.md)
+/// \param stretch  b, by default 2 for importance and 3 for mixture draws; see docs/experiments.md
 /// \throws Error unless samples >= 1 and stretch >= 1 and finite, or if the kernel's widths are not positive
 /// Cost O(samples) quantiles. For the library's kernels the bits are the same on every platform.
 template <DistanceKernel K>
 [[nodiscard]] std::vector<PositionHash> draw_hashes(const K& kernel, Index samples, std::uint64_t seed,
                                                     Sampling sampling = Sampling::importance,
-                                                    std::uint64_t stream = 0, double stretch = 2) {
+                                                    std::uint64_t stream = 0, std::optional<double> stretch = {}) {
   POSLSH_CHECK(samples >= 1, "samples", samples, "at least 1");
-  POSLSH_CHECK(stretch >= 1 && std::isfinite(stretch), "stretch", stretch, "at least 1 and finite");
-  const bool stretched = sampling == Sampling::importance;
+  const double factor = stretch.value_or(sampling == Sampling::mixture ? 3 : 2);
+  POSLSH_CHECK(factor >= 1 && std::isfinite(factor), "stretch", factor, "at least 1 and finite");
   const Index shifts = sampling == Sampling::independent ? 1 : detail::shifts_per_width(samples);
   const Index widths = samples / shifts;
   std::vector<PositionHash> hashes;
@@ -115,9 +131,15 @@ template <DistanceKernel K>
       probability = (static_cast<double>(a) + probability) / static_cast<double>(widths);
     // A sum that rounds up to 1 would ask for an infinite width.
     if (probability > 1 - 0x1p-53) probability = 1 - 0x1p-53;
-    const double quantile = kernel.width_quantile(probability);
-    PositionHash hash{stretched ? stretch * quantile : quantile, 0, 1};
-    if (stretched) hash.weight = detail::stretched_weight(kernel, hash.width, stretch);
+    PositionHash hash{kernel.width_quantile(probability), 0, 1};
+    if (sampling == Sampling::importance) {
+      hash.width *= factor;
+      hash.weight = detail::stretched_weight(kernel, hash.width, factor);
+    } else if (sampling == Sampling::mixture) {
+      hash.width = detail::mixture_quantile(kernel, probability, hash.width, factor);
+      const double ratio = detail::stretched_weight(kernel, hash.width, factor);
+      hash.weight = 2 / (1 + 1 / ratio);  // density / mean of density and density / ratio
+    }
     const double offset = random_uniform(seed, stream, counter + 1);
     for (Index c = 0; c < shifts; ++c) {
       hash.shift = hash.width * ((static_cast<double>(c) + offset) / static_cast<double>(shifts));
