@@ -35,7 +35,8 @@ AttentionOptions random_options(Dice& dice, Index queries, Index keys) {
   options.causal = dice.chance(0.5);
   if (dice.chance(0.3)) options.scale = dice.pick({0.0, 1.0, -0.3});
   if (dice.chance(0.5)) options.key_offset = dice.pick<Index>({-7, 1000, Index{1} << 40});
-  if (dice.chance(0.5)) options.query_offset = options.key_offset + dice.pick<Index>({-5, 0, keys - queries, keys + 40});
+  if (dice.chance(0.5))
+    options.query_offset = options.key_offset + dice.pick<Index>({-5, 0, keys - queries, keys + 40});
   if (dice.chance(0.3)) options.window_left = dice.below(300);
   if (dice.chance(0.3)) options.window_right = dice.below(300);
   if (dice.chance(0.3)) options.softcap = dice.pick({0.5, 30.0});
@@ -43,18 +44,30 @@ AttentionOptions random_options(Dice& dice, Index queries, Index keys) {
   return options;
 }
 
-/// Calls check with a bias of this kind.
+/// The weights from their formula.
+template <class LogKernel>
+struct Formula {
+  LogKernel log_kernel;
+  KeyRange support(Index) const { return everywhere; }
+  double log_weight(Index query, Index key) const {
+    return log_kernel(std::abs(static_cast<double>(key - query)));
+  }
+};
+
+/// Calls check with a bias of this kind and its formula.
 template <class Check>
 void with_kernel(int kind, Check&& check) {
   switch (kind) {
     case 0:
-      return check(KernelBias{LaplaceKernel{20}}, "Laplace");
+      return check(KernelBias{LaplaceKernel{20}}, Formula{[](double x) { return -x / 20; }});
     case 1:
-      return check(KernelBias{PowerKernel{0.3, 1}}, "power 1");
+      return check(KernelBias{PowerKernel{0.3, 1}}, Formula{[](double x) { return -std::log(1 + 0.3 * x); }});
     case 2:
-      return check(KernelBias{PowerKernel{0.02, 4}}, "power 4");
+      return check(KernelBias{PowerKernel{0.02, 4}},
+                   Formula{[](double x) { return -4 * std::log(1 + 0.02 * x); }});
     default:
-      return check(KernelBias{PlainMixture{}}, "mixture");
+      return check(KernelBias{PlainMixture{}},
+                   Formula{[](double x) { return std::log((std::exp(-x / 3) + std::exp(-x / 70)) / 2); }});
   }
 }
 constexpr int kernels = 4;
@@ -67,10 +80,11 @@ TEMPLATE_TEST_CASE("Attention under a kernel is what its definition says", "", f
     const Index queries = dice.below(300), keys = dice.below(500);
     const auto [q, k, v] = normal_inputs<TestType>(queries, keys, dice.pick<Index>({1, 16, 33}), 5, seed);
     const AttentionOptions options = random_options(dice, queries, keys);
-    with_kernel(static_cast<int>(seed) % kernels, [&, &q = q, &k = k, &v = v](const auto& bias, const char* name) {
-      CAPTURE(seed, name, queries, keys);
-      REQUIRE(fault(attention(q, k, v, bias, options), q, k, v, bias, options) == "");
-    });
+    with_kernel(static_cast<int>(seed) % kernels,
+                [&, &q = q, &k = k, &v = v](const auto& bias, const auto& formula) {
+                  CAPTURE(seed, queries, keys);
+                  REQUIRE(fault(attention(q, k, v, bias, options), q, k, v, formula, options, 20) == "");
+                });
   }
 }
 
@@ -130,15 +144,17 @@ TEST_CASE("Keys under a kernel are left out within the tolerance only") {
     REQUIRE(missing.maxCoeff() <= std::log1p(tolerance) + 1e-13);
     return visited;
   };
-  const Index everything = attention_into(q, k, v, NoBias{}, {.causal = true}, Matrix<double>(q.rows(), v.cols()),
-                                          Vector<double>(q.rows()));
+  const Index everything = attention_into(q, k, v, NoBias{}, {.causal = true},
+                                          Matrix<double>(q.rows(), v.cols()), Vector<double>(q.rows()));
   CHECK(2 * check(KernelBias{LaplaceKernel{16}}, 1e-6) < everything);
   CHECK(2 * check(KernelBias{PowerKernel{1, 4}}, 1e-2) < everything);
   check(KernelBias{PowerKernel{1, 1}}, 1e-2);
   check(KernelBias{PlainMixture{}}, 1e-2);
 }
 
-TEST_CASE("The mean mask of a heavy-tailed kernel attends as its definition says, and tends to the kernel's attention") {
+TEST_CASE(
+    "The mean mask of a heavy-tailed kernel attends as its definition says, and tends to the kernel's "
+    "attention") {
   const auto [q, k, v] = normal_inputs<double>(500, 500, 16, 4, 31);
   for (const PowerKernel kernel : {PowerKernel{1, 1}, PowerKernel{0.1, 1.5}, PowerKernel{1, 0.01}}) {
     const Matrix<double> exact = attention(q, k, v, KernelBias{kernel}, {.causal = true}).values;

@@ -120,9 +120,7 @@ struct PowerKernel {
   /// (1 + c x)^-p.
   [[nodiscard]] double operator()(double distance) const { return detail::portable_exp(log_value(distance)); }
   /// -p log(1 + c x).
-  [[nodiscard]] double log_value(double distance) const {
-    return -exponent * detail::portable_log1p(scaled(distance));
-  }
+  [[nodiscard]] double log_value(double distance) const { return -exponent * detail::portable_log1p(scaled(distance)); }
   /// Of k(x) + integral of k from x on = (1 + c x)^-p (1 + (1 + c x) / (c (p - 1))); infinite for p <= 1.
   [[nodiscard]] double log_tail_sum(double distance) const {
     const double x = scaled(distance);
@@ -138,9 +136,7 @@ struct PowerKernel {
   }
 
   /// (1 + c w)^(-p - 1) (1 + (p + 1) c w).
-  [[nodiscard]] double width_tail(double width) const {
-    return (*this)(width) * (1 + exponent * share(width));
-  }
+  [[nodiscard]] double width_tail(double width) const { return (*this)(width) * (1 + exponent * share(width)); }
 
   /// The width whose L = log(1 + c w) solves p L - log(1 + p (1 - exp(-L))) = -log(1 - probability).
   /// \throws Error unless 0 <= probability <= 1
