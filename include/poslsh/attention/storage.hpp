@@ -27,8 +27,8 @@ template <class S, class Bits, class Floats>
   } else {
     // The factor moves the exponent's bias, also of denormal numbers.
     const Bits magnitude = std::bit_cast<Bits>(std::bit_cast<Floats>((bits & 0x7fff) << 13) * 0x1p112f);
-    const Bits not_finite = ((bits & 0x7c00) + 0x400 & 0x8000) * 0xff00;  // 0x7f800000 where the exponent is full
-    return magnitude | not_finite | (bits & 0x8000) << 16;
+    const Bits not_finite = (((bits & 0x7c00) + 0x400) & 0x8000) * 0xff00;  // 0x7f800000 where the exponent is full
+    return magnitude | not_finite | ((bits & 0x8000) << 16);
   }
 }
 

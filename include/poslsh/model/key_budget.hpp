@@ -11,37 +11,40 @@
 /// keys is at most D, over those it visits at least L - D. Hence D <= tolerance (L - D), kept whenever a key is dropped,
 /// bounds the dropped mass by tolerance times the visited one for all time.
 
-#include "poslsh/attention/bias.hpp"
+#include "poslsh/attention/softmax.hpp"
 
 #include <cmath>
 
 namespace poslsh::inline POSLSH_SIMD::detail {
 
-/// D and L of one query head with AlibiBias of positive slope.
+/// log D and log L of one query head with AlibiBias: bounds may be far beyond the range of exp.
 class KeyBudget {
  public:
-  explicit KeyBudget(double slope) : slope_(slope) {}
+  /// Without a positive slope and tolerance nothing may be dropped.
+  KeyBudget(double slope, double tolerance)
+      : slope_(slope), share_(slope > 0 ? std::log(tolerance) - std::log1p(tolerance) : minus_infinity) {}
 
-  /// A new token, whose scores are within +-bound.
+  /// A new token, whose scores are within +-bound; infinity: it must stay.
   void append(double bound) {
-    dropped_ *= std::exp(-slope_);
-    all_ = all_ * std::exp(-slope_) + std::exp(-bound);
+    dropped_ -= slope_;
+    all_ = log_add(all_ - slope_, -bound);
   }
-  /// Whether a key of this age, which is the oldest, may be dropped.
-  [[nodiscard]] bool allows(double bound, Index age, double tolerance) const {
-    const double more = dropped_ + mass(bound, age);
-    return slope_ > 0 && more <= tolerance * (all_ - more);
+  /// Whether a key of this age, which is the oldest, may be dropped: D (1 + tolerance) <= tolerance L.
+  [[nodiscard]] bool allows(double bound, Index age) const {
+    const double more = with(bound, age);
+    const double rounding = 1e-9 * (1 + std::abs(more) + std::abs(all_));
+    return more + rounding <= share_ + all_;
   }
-  void drop(double bound, Index age) { dropped_ += mass(bound, age); }
+  void drop(double bound, Index age) { dropped_ = with(bound, age); }
 
   double& dropped() { return dropped_; }
   double& all() { return all_; }
 
  private:
-  [[nodiscard]] double mass(double bound, Index age) const {
-    return std::exp(bound - slope_ * static_cast<double>(age));
+  [[nodiscard]] double with(double bound, Index age) const {
+    return log_add(dropped_, bound - slope_ * static_cast<double>(age));
   }
-  double slope_, dropped_ = 0, all_ = 0;
+  double slope_, share_, dropped_ = minus_infinity, all_ = minus_infinity;
 };
 
 }  // namespace poslsh::inline POSLSH_SIMD::detail

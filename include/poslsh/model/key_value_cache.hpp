@@ -13,8 +13,9 @@ namespace poslsh::inline POSLSH_SIMD::detail {
 template <class T, class S>
 class KeyValueCache {
  public:
-  KeyValueCache(Index head_dim, Index value_dim, Index first_position)
-      : keys_(head_dim), value_dim_(value_dim), position_(first_position) {}
+  /// \param noted  whether the owner keeps a number with each row
+  KeyValueCache(Index head_dim, Index value_dim, Index first_position, bool noted)
+      : keys_(head_dim), value_dim_(value_dim), position_(first_position), noted_(noted) {}
 
   [[nodiscard]] const PreparedKeys<T, S>& keys() const { return keys_; }
   [[nodiscard]] Strided<const S> values() const { return {values_.data(), end_, value_dim_, value_dim_, 1}; }
@@ -23,8 +24,10 @@ class KeyValueCache {
   [[nodiscard]] Index tokens() const { return end_ - first_; }
   /// The position of row 0.
   [[nodiscard]] Index position() const { return position_; }
-  /// What the owner knows of a row.
+  [[nodiscard]] bool noted() const { return noted_; }
+  /// What the owner knows of a row; 0 at first.
   [[nodiscard]] double& note(Index row) { return notes_[row]; }
+  [[nodiscard]] double note(Index row) const { return notes_[row]; }
   [[nodiscard]] std::size_t bytes() const {
     return keys_.packed.bytes() + static_cast<std::size_t>(values_.size()) * sizeof(S) +
            static_cast<std::size_t>(notes_.size()) * sizeof(double);
@@ -35,10 +38,10 @@ class KeyValueCache {
     if (end_ + more <= capacity_) return;
     const Index capacity = round_up((std::max)(end_ + more, 2 * tokens()), key_tile<T>);
     Buffer<S> values(capacity * (std::max)(value_dim_, Index{1}));
-    Buffer<double> notes(capacity);
+    Buffer<double> notes(noted_ ? capacity : 0);
     keys_.packed.reserve(capacity, end_);
     std::copy_n(values_.data(), end_ * value_dim_, values.data());
-    std::copy_n(notes_.data(), end_, notes.data());
+    std::copy_n(notes_.data(), noted_ ? end_ : 0, notes.data());
     values_ = std::move(values);
     notes_ = std::move(notes);
     capacity_ = capacity;
@@ -50,7 +53,7 @@ class KeyValueCache {
     keys_.packed.write(end_, keys);
     for (Index j = 0; j < values.rows; ++j) {
       for (Index f = 0; f < value_dim_; ++f) values_[(end_ + j) * value_dim_ + f] = static_cast<S>(values(j, f));
-      notes_[end_ + j] = 0;
+      if (noted_) notes_[end_ + j] = 0;
     }
     end_ += keys.rows;
   }
@@ -63,19 +66,20 @@ class KeyValueCache {
     if (rows < (std::max)(tokens(), key_tile<T>)) return;
     keys_.packed.drop_front(rows / panel_keys<T>, end_ - rows);
     std::copy(values_.data() + rows * value_dim_, values_.data() + end_ * value_dim_, values_.data());
-    std::copy(notes_.data() + rows, notes_.data() + end_, notes_.data());
+    if (noted_) std::copy(notes_.data() + rows, notes_.data() + end_, notes_.data());
     first_ -= rows;
     end_ -= rows;
     position_ += rows;
   }
 
-  /// For a cache that is restored: its first rows have been dropped already.
-  void skip(Index rows) {
+  /// For an empty cache that is restored: row 0 stands at this position, and so many rows have been dropped already.
+  void skip(Index rows, Index position) {
     reserve(rows);
-    Matrix<S> zeros = Matrix<S>::Zero(rows, (std::max)(keys_.packed.depth(), value_dim_));
-    append(Strided<const S>{zeros.data(), rows, keys_.packed.depth(), zeros.cols(), 1},
-           Strided<const S>{zeros.data(), rows, value_dim_, zeros.cols(), 1});
+    const Matrix<S> zero = Matrix<S>::Zero(1, (std::max)(keys_.packed.depth(), value_dim_));
+    append(Strided<const S>{zero.data(), rows, keys_.packed.depth(), 0, 1},
+           Strided<const S>{zero.data(), rows, value_dim_, 0, 1});
     first_ = rows;
+    position_ = position;
   }
 
  private:
@@ -83,6 +87,7 @@ class KeyValueCache {
   Buffer<S> values_;
   Buffer<double> notes_;
   Index value_dim_, position_, first_ = 0, end_ = 0, capacity_ = 0;
+  bool noted_;
 };
 
 }  // namespace poslsh::inline POSLSH_SIMD::detail

@@ -66,6 +66,7 @@ struct Sequence {
                "0 with packed sequences, which have no padding");
   POSLSH_CHECK(!attention.query_offset, "query_offset", *attention.query_offset,
                "unset with packed sequences, each of which is aligned at its end");
+  static_cast<void>(place(0, 0, attention));  // checks the options, also where there is no sequence
   const auto check_starts = [](std::span<const Index> offsets, Index rows, const char* name) {
     POSLSH_CHECK(offsets[0] == 0, name, offsets[0], "0 at first");
     for (std::size_t m = 1; m < offsets.size(); ++m)
@@ -141,7 +142,7 @@ struct HeadGroup {
         seen = {(std::min)(seen.begin, rows.begin), (std::max)(seen.end, rows.end)};
       share.push_back(s);
     }
-    const auto rows_of = [](auto tensor, Index batch, Index head, KeyRange rows) {
+    const auto rows_of = [](const auto& tensor, Index batch, Index head, KeyRange rows) {
       return head_of(tensor, batch, head).middle_rows(rows.begin, rows.size());
     };
     for (Shared& s : shared)

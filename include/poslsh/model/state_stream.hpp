@@ -2,7 +2,7 @@
 #pragma once
 
 /// \file
-/// A saved state: numbers as bytes, with a checksum at the end.
+/// A saved state: numbers as bytes, with checksums.
 
 #include "poslsh/core/types.hpp"
 
@@ -48,10 +48,14 @@ class StateWriter {
     value<std::uint8_t>(value_or_none ? 1 : 0);
     value(value_or_none.value_or(V{}));
   }
-  /// \throws Error if the stream did not take everything
-  void finish() {
+  /// A checksum of all so far: sizes get one before what they are the sizes of.
+  void seal() {
     const std::uint64_t sum = checksum_.value();
     value(sum);
+  }
+  /// \throws Error if the stream did not take everything
+  void finish() {
+    seal();
     out_.flush();
     POSLSH_CHECK(out_.good(), "stream to save to", "in a failed state", "able to take the whole state");
   }
@@ -93,7 +97,7 @@ class StateReader {
   void expect(const V& wanted, const char* what) {
     POSLSH_CHECK(value<V>() == wanted, what, "another one", "the one of this program and these biases");
   }
-  void finish() {
+  void check_seal() {
     const std::uint64_t sum = checksum_.value();
     POSLSH_CHECK(value<std::uint64_t>() == sum, "checksum of the saved state", "wrong", "that of its bytes");
   }

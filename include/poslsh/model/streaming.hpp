@@ -6,8 +6,7 @@
 
 #include "poslsh/attention/attention.hpp"
 #include "poslsh/model/key_budget.hpp"
-#include "poslsh/model/key_value_cache.hpp"
-#include "poslsh/model/state_stream.hpp"
+#include "poslsh/model/streaming_state.hpp"
 #include "poslsh/model/tensor_view.hpp"
 
 #include <memory>
@@ -20,11 +19,12 @@ namespace poslsh::inline POSLSH_SIMD {
 ///
 /// What no later query can reach is dropped at the end of every step: outside the support of MeanMask or FixedBlocks,
 /// beyond window_left; with AlibiBias of positive slope and no window, if max_query_norm is given, what lies within
-/// AttentionOptions::tolerance (else every key is kept). Memory is that of the largest reach so far, within a
-/// factor of four.
+/// AttentionOptions::tolerance (else every key is kept). Memory: room for at most twice the largest number of tokens
+/// held so far, during a step too, and three key tiles (1152 tokens) more.
 ///
 /// \tparam T        float or double, of queries, inputs and outputs
-/// \tparam Storage  of the cache: T, or for float Eigen::half or Eigen::bfloat16, which halve it; computing stays in T
+/// \tparam Storage  of the cache: T, or for float Eigen::half or Eigen::bfloat16, which halve it; computing stays in T.
+///                  Beyond 65504 half is infinite
 /// Not thread safe; options.threads work on the heads of a step.
 template <class T, PositionBias B, class Storage = T>
 class StreamingAttention {
@@ -53,9 +53,9 @@ class StreamingAttention {
                    "finite and at least 0");
     options_.causal = true;
     options_.scale = detail::score_scale(options_, head_dim);
-    detail::place(0, 0, options_);  // checks the rest
+    static_cast<void>(detail::place(0, 0, options_));  // checks the rest
     for (const B& bias : biases_) detail::validate(bias);
-    for (Index h = 0; h < key_heads; ++h) caches_.push_back(std::make_unique<Cache>(head_dim, value_dim, position_));
+    for (Index h = 0; h < key_heads; ++h) caches_.push_back(std::make_unique<Cache>(head_dim, value_dim, position_, budgeted()));
     for (Index h = 0; h < heads; ++h) {
       const B& bias = biases_[static_cast<std::size_t>(h)];
       heads_.push_back(std::make_unique<QueryHead>(key_head(h / (heads / key_heads)), bias, options_));
@@ -146,8 +146,10 @@ class StreamingAttention {
     detail::KeyBudget budget;
     QueryHead(const Cache& cache, const B& bias, const AttentionOptions& options)
         : head({}, cache.values(), cache.keys(), bias, detail::place(0, 0, options), options), sweep(head),
-          budget(slope(bias)) {}
+          budget(slope(bias), options.tolerance) {}
   };
+
+  static constexpr Index last_position = Index{1} << 52;
 
   static double slope([[maybe_unused]] const B& bias) {
     if constexpr (std::is_same_v<B, AlibiBias>) return bias.slope;
@@ -166,15 +168,24 @@ class StreamingAttention {
     if (!max_query_norm_) return;
     for (Index h = 0; h < q.heads; ++h)
       for (Index i = 0; i < q.tokens; ++i) {
-        const double norm = norm_of(detail::head_of(q, 0, h).row(i), 1);
+        const double norm = norm_as<T>(detail::head_of(q, 0, h).row(i));
         POSLSH_CHECK(norm <= *max_query_norm_, "norm of a query", norm, "at most max_query_norm");
       }
   }
+  /// The norm of a row after it has been rounded to a storage type.
   template <class S>
-  double norm_of(const S* row, Index stride) const {
+  double norm_as(const T* row) const {
     double sum = 0;
-    for (Index t = 0; t < head_dim_; ++t) sum += std::pow(static_cast<double>(row[t * stride]), 2);
+    for (Index t = 0; t < head_dim_; ++t) sum += std::pow(static_cast<double>(static_cast<T>(static_cast<S>(row[t]))), 2);
     return std::sqrt(sum);
+  }
+  /// A bound on the size of later scores of a key.
+  [[nodiscard]] double score_bound(const T* key) const {
+    const double norm = norm_as<Storage>(key);
+    if (!std::isfinite(norm)) return -detail::minus_infinity;
+    const double rounding = 1 + static_cast<double>(head_dim_ + 8) * static_cast<double>(std::numeric_limits<T>::epsilon());
+    return rounding * (std::min)(std::abs(*options_.scale) * *max_query_norm_ * norm,
+                                 options_.softcap.value_or(-detail::minus_infinity));
   }
 
   void take_in(const TensorView<const T>& k, const TensorView<const T>& v);
@@ -199,21 +210,16 @@ void StreamingAttention<T, B, Storage>::take_in(const TensorView<const T>& k, co
   POSLSH_CHECK(k.features == head_dim_, "features of k", k.features, "head_dim");
   POSLSH_CHECK(v.features == value_dim_, "features of v", v.features, "value_dim");
   POSLSH_CHECK(v.tokens == k.tokens, "tokens of v", v.tokens, "those of k");
-  POSLSH_CHECK(position_ + k.tokens <= Index{1} << 52, "tokens of k", k.tokens, "so few that positions stay within 2^52");
+  POSLSH_CHECK(k.tokens <= last_position - position_, "tokens of k", k.tokens, "so few that positions stay within 2^52");
+  POSLSH_CHECK(k.tokens <= Index{1} << 36, "tokens of k", k.tokens, "at most 2^36 in a call");  // whose bytes can be counted
   for (const std::unique_ptr<Cache>& cache : caches_) cache->reserve(k.tokens);  // all may fail, none has changed
   for (Index h = 0; h < key_heads; ++h) key_head(h).append(detail::head_of(k, 0, h), detail::head_of(v, 0, h));
   position_ += k.tokens;
   if (!budgeted()) return;
   const Index group = static_cast<Index>(heads_.size()) / key_heads;
-  const double rounding = 1 + static_cast<double>(head_dim_ + 8) * static_cast<double>(std::numeric_limits<T>::epsilon());
-  const double factor = std::abs(*options_.scale) * *max_query_norm_ * rounding;
   for (Index h = 0; h < key_heads; ++h)
     for (Index j = 0; j < k.tokens; ++j) {
-      // The norm as stored, which may be rounded up.
-      double norm = 0;
-      for (Index t = 0; t < head_dim_; ++t)
-        norm += std::pow(static_cast<double>(static_cast<T>(static_cast<Storage>(detail::head_of(k, 0, h)(j, t)))), 2);
-      const double bound = (std::min)(factor * std::sqrt(norm), options_.softcap.value_or(-detail::minus_infinity));
+      const double bound = score_bound(detail::head_of(k, 0, h).row(j));
       key_head(h).note(key_head(h).end() - k.tokens + j) = bound;
       for (Index g = h * group; g < (h + 1) * group; ++g) heads_[static_cast<std::size_t>(g)]->budget.append(bound);
     }
@@ -228,7 +234,7 @@ void StreamingAttention<T, B, Storage>::drop() {
       const auto age = [&](Index row) { return position_ - 1 - (cache.position() + row); };
       const auto may_go = [&](Index row) {
         for (Index g = h * group; g < (h + 1) * group; ++g)
-          if (!heads_[static_cast<std::size_t>(g)]->budget.allows(cache.note(row), age(row), options_.tolerance))
+          if (!heads_[static_cast<std::size_t>(g)]->budget.allows(cache.note(row), age(row)))
             return false;
         return true;
       };
@@ -247,6 +253,35 @@ void StreamingAttention<T, B, Storage>::drop() {
   }
 }
 
-}  // namespace poslsh::inline POSLSH_SIMD
+template <class T, PositionBias B, class Storage>
+void StreamingAttention<T, B, Storage>::save(std::ostream& out) const {
+  detail::StateWriter state(out);
+  detail::write_header<T, Storage>(state, {static_cast<Index>(heads_.size()), static_cast<Index>(caches_.size()),
+                                           head_dim_, value_dim_, options_, max_query_norm_, position_});
+  for (const std::unique_ptr<Cache>& cache : caches_) detail::write_cache(state, std::as_const(*cache));
+  for (const std::unique_ptr<QueryHead>& head : heads_) {
+    state.value(head->budget.dropped());
+    state.value(head->budget.all());
+  }
+  state.finish();
+}
 
-#include "poslsh/model/streaming_state.hpp"
+template <class T, PositionBias B, class Storage>
+StreamingAttention<T, B, Storage> StreamingAttention<T, B, Storage>::load(std::istream& in, std::vector<B> biases) {
+  detail::StateReader state(in);
+  const auto header = detail::read_header<T, Storage>(state, static_cast<Index>(biases.size()));
+  StreamingAttention stream(std::move(biases), header.key_heads, header.head_dim, header.value_dim, header.options,
+                            header.max_query_norm);
+  POSLSH_CHECK(header.position >= header.options.key_offset && header.position <= last_position,
+               "position of the saved state", header.position, "from key_offset to 2^52");
+  stream.position_ = header.position;
+  for (const std::unique_ptr<Cache>& cache : stream.caches_) detail::read_cache(state, *cache, stream.position_);
+  for (const std::unique_ptr<QueryHead>& head : stream.heads_) {
+    head->budget.dropped() = state.value<double>();
+    head->budget.all() = state.value<double>();
+  }
+  state.check_seal();
+  return stream;
+}
+
+}  // namespace poslsh::inline POSLSH_SIMD

@@ -2,12 +2,13 @@
 #pragma once
 
 /// \file
-/// StreamingAttention::save and load.
+/// What StreamingAttention saves, part by part.
 
-#include "poslsh/model/streaming.hpp"
+#include "poslsh/attention/options.hpp"
+#include "poslsh/model/key_value_cache.hpp"
+#include "poslsh/model/state_stream.hpp"
 
-namespace poslsh::inline POSLSH_SIMD {
-namespace detail {
+namespace poslsh::inline POSLSH_SIMD::detail {
 
 /// "poslsh" and the version of the format; read in another byte order it is another number.
 inline constexpr std::uint64_t state_magic = 0x01'00'68736c736f70;
@@ -17,54 +18,45 @@ template <class S>
 inline constexpr std::uint32_t storage_tag =
     static_cast<std::uint32_t>(sizeof(S) * 256) + static_cast<std::uint32_t>(Eigen::NumTraits<S>::digits10());
 
-}  // namespace detail
+/// What was chosen when the stream was made, and where it stands.
+struct StateHeader {
+  Index heads = 0, key_heads = 0, head_dim = 0, value_dim = 0;
+  AttentionOptions options;
+  std::optional<double> max_query_norm;
+  Index position = 0;
+};
 
-template <class T, PositionBias B, class Storage>
-void StreamingAttention<T, B, Storage>::save(std::ostream& out) const {
-  detail::StateWriter state(out);
-  state.value(detail::state_magic);
-  state.value(detail::storage_tag<T>);
-  state.value(detail::storage_tag<Storage>);
-  for (const Index size : {static_cast<Index>(heads_.size()), static_cast<Index>(caches_.size()), head_dim_, value_dim_})
-    state.value(size);
-  state.optional(options_.scale);
-  state.value(options_.key_offset);
-  state.optional(options_.window_left);
-  state.optional(options_.window_right);
-  state.optional(options_.softcap);
-  state.optional(options_.sink);
-  state.value(options_.tolerance);
-  state.value(static_cast<Index>(options_.threads));
-  state.optional(max_query_norm_);
-  state.value(position_);
-  std::vector<Storage> row(static_cast<std::size_t>((std::max)(head_dim_, value_dim_)));
-  for (const std::unique_ptr<Cache>& cache : caches_) {
-    state.value(cache->tokens());
-    state.value(cache->first() % detail::key_tile<T>);
-    for (Index j = cache->first(); j < cache->end(); ++j) {
-      for (Index t = 0; t < head_dim_; ++t) row[static_cast<std::size_t>(t)] = cache->keys().packed.at(j, t);
-      state.values(row.data(), head_dim_);
-      state.values(cache->values().row(j), value_dim_);
-      state.value(cache->note(j));
-    }
-  }
-  for (const std::unique_ptr<QueryHead>& head : heads_) {
-    state.value(head->budget.dropped());
-    state.value(head->budget.all());
-  }
-  state.finish();
+template <class T, class S>
+void write_header(StateWriter& state, const StateHeader& header) {
+  state.value(state_magic);
+  state.value(storage_tag<T>);
+  state.value(storage_tag<S>);
+  for (const Index size : {header.heads, header.key_heads, header.head_dim, header.value_dim}) state.value(size);
+  const AttentionOptions& options = header.options;
+  state.optional(options.scale);
+  state.value(options.key_offset);
+  state.optional(options.window_left);
+  state.optional(options.window_right);
+  state.optional(options.softcap);
+  state.optional(options.sink);
+  state.value(options.tolerance);
+  state.value(options.threads);
+  state.optional(header.max_query_norm);
+  state.value(header.position);
+  state.seal();
 }
 
-template <class T, PositionBias B, class Storage>
-StreamingAttention<T, B, Storage> StreamingAttention<T, B, Storage>::load(std::istream& in, std::vector<B> biases) {
-  detail::StateReader state(in);
-  state.expect(detail::state_magic, "format of the saved state");
-  state.expect(detail::storage_tag<T>, "scalar type of the saved state");
-  state.expect(detail::storage_tag<Storage>, "storage type of the saved state");
-  state.expect(static_cast<Index>(biases.size()), "number of heads of the saved state");
-  const Index key_heads = state.value<Index>();
-  const Index head_dim = state.value<Index>(), value_dim = state.value<Index>();
-  AttentionOptions options;
+/// \throws Error unless it is that of a stream of these types and so many heads, and whole
+template <class T, class S>
+StateHeader read_header(StateReader& state, Index heads) {
+  state.expect(state_magic, "format of the saved state");
+  state.expect(storage_tag<T>, "scalar type of the saved state");
+  state.expect(storage_tag<S>, "storage type of the saved state");
+  state.expect(heads, "number of heads of the saved state");
+  StateHeader header;
+  header.heads = heads;
+  for (Index* size : {&header.key_heads, &header.head_dim, &header.value_dim}) *size = state.value<Index>();
+  AttentionOptions& options = header.options;
   options.scale = state.optional<double>();
   options.key_offset = state.value<Index>();
   options.window_left = state.optional<Index>();
@@ -72,39 +64,48 @@ StreamingAttention<T, B, Storage> StreamingAttention<T, B, Storage>::load(std::i
   options.softcap = state.optional<double>();
   options.sink = state.optional<double>();
   options.tolerance = state.value<double>();
-  const Index threads = state.value<Index>();
-  POSLSH_CHECK(threads >= 1 && threads <= 1 << 20, "threads of the saved state", threads, "at least 1");
-  options.threads = static_cast<int>(threads);
-  const std::optional<double> max_query_norm = state.optional<double>();
-  StreamingAttention stream(std::move(biases), key_heads, head_dim, value_dim, options, max_query_norm);
-  stream.position_ = state.value<Index>();
-  Matrix<Storage> key(1, head_dim), value(1, value_dim);
-  for (std::unique_ptr<Cache>& cache : stream.caches_) {
-    const Index tokens = state.value<Index>(), dropped = state.value<Index>();
-    POSLSH_CHECK(dropped >= 0 && dropped < detail::key_tile<T>, "tokens dropped in the saved state", dropped,
-                 "less than a tile");
-    POSLSH_CHECK(tokens >= 0 && stream.position_ >= options.key_offset && tokens <= stream.position_ - options.key_offset,
-                 "tokens in the saved state", tokens, "at most all since key_offset");
-    cache = std::make_unique<Cache>(head_dim, value_dim, stream.position_ - tokens - dropped);
-    cache->skip(dropped);
-    for (Index j = 0; j < tokens; ++j) {
-      state.values(key.data(), head_dim);
-      state.values(value.data(), value_dim);
-      cache->reserve(1);
-      cache->append(detail::strided(std::as_const(key)), detail::strided(std::as_const(value)));
-      cache->note(cache->end() - 1) = state.template value<double>();
-    }
-  }
-  const Index group = static_cast<Index>(stream.heads_.size()) / key_heads;
-  for (Index h = 0; h < static_cast<Index>(stream.heads_.size()); ++h) {
-    std::unique_ptr<QueryHead>& head = stream.heads_[static_cast<std::size_t>(h)];
-    head = std::make_unique<QueryHead>(stream.key_head(h / group), stream.biases_[static_cast<std::size_t>(h)],
-                                       stream.options_);
-    head->budget.dropped() = state.value<double>();
-    head->budget.all() = state.value<double>();
-  }
-  state.finish();
-  return stream;
+  options.threads = state.value<int>();
+  header.max_query_norm = state.optional<double>();
+  header.position = state.value<Index>();
+  state.check_seal();
+  return header;
 }
 
-}  // namespace poslsh::inline POSLSH_SIMD
+template <class T, class S>
+void write_cache(StateWriter& state, const KeyValueCache<T, S>& cache) {
+  const Index head_dim = cache.keys().packed.depth();
+  state.value(cache.tokens());
+  state.value(cache.first() % key_tile<T>);
+  state.seal();
+  Buffer<S> key(head_dim);
+  for (Index j = cache.first(); j < cache.end(); ++j) {
+    for (Index t = 0; t < head_dim; ++t) key[t] = cache.keys().packed.at(j, t);
+    state.values(key.data(), head_dim);
+    state.values(cache.values().row(j), cache.values().cols);
+    if (cache.noted()) state.value(cache.note(j));
+  }
+}
+
+/// Reads into an empty cache of a stream that stands at this position. Memory grows with what has been read.
+/// \throws Error on sizes that cannot be, and at the end of the stream
+template <class T, class S>
+void read_cache(StateReader& state, KeyValueCache<T, S>& cache, Index position) {
+  const Index most = position - cache.position();
+  const Index tokens = state.value<Index>(), dropped = state.value<Index>();
+  state.check_seal();
+  POSLSH_CHECK(tokens >= 0 && tokens <= most, "tokens in the saved state", tokens, "at most all since key_offset");
+  POSLSH_CHECK(dropped >= 0 && dropped < key_tile<T> && dropped <= most - tokens, "tokens dropped in the saved state",
+               dropped, "less than a tile, and not before key_offset");
+  Matrix<S> key(1, cache.keys().packed.depth()), value(1, cache.values().cols);
+  for (Index j = 0; j < tokens; ++j) {
+    state.values(key.data(), key.cols());
+    state.values(value.data(), value.cols());
+    if (j == 0) cache.skip(dropped, position - tokens - dropped);
+    cache.reserve(1);
+    cache.append(strided(std::as_const(key)), strided(std::as_const(value)));
+    if (cache.noted()) cache.note(cache.end() - 1) = state.template value<double>();
+  }
+  if (tokens == 0) cache.skip(dropped, position - dropped);
+}
+
+}  // namespace poslsh::inline POSLSH_SIMD::detail

@@ -41,10 +41,11 @@ struct TensorView {
 
 namespace detail {
 
-/// One head of one batch item.
+/// One head of one batch item. Without elements there may be no memory, and no pointer moves.
 template <class T>
 [[nodiscard]] Strided<T> head_of(const TensorView<T>& tensor, Index item, Index head) {
-  T* data = tensor.empty() ? tensor.data : tensor.data + item * tensor.batch_stride + head * tensor.head_stride;
+  if (tensor.empty()) return {tensor.data, tensor.tokens, tensor.features, 0, 1};
+  T* data = tensor.data + item * tensor.batch_stride + head * tensor.head_stride;
   return {data, tensor.tokens, tensor.features, tensor.token_stride, 1};
 }
 

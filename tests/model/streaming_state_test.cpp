@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: MIT
+
+// save() and load(): a stream that goes on elsewhere with the same bits, and states that are no such thing.
+
+#include "poslsh/model/streaming.hpp"
+#include "support/catch.hpp"
+#include "support/streams.hpp"
+
+#include <cstring>
+#include <sstream>
+#include <string>
+#include <vector>
+
+using namespace poslsh::test;
+using poslsh::AlibiBias;
+using poslsh::AttentionOptions;
+using poslsh::draw_hashes;
+using poslsh::Index;
+using poslsh::LaplaceKernel;
+using poslsh::MeanMask;
+using poslsh::NoBias;
+using poslsh::StreamingAttention;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+template <class T, class B, class S>
+std::string saved(const StreamingAttention<T, B, S>& stream) {
+  std::ostringstream out;
+  stream.save(out);
+  return out.str();
+}
+template <class Stream, class B>
+Stream loaded(const std::string& state, const std::vector<B>& biases) {
+  std::istringstream in(state);
+  return Stream::load(in, biases);
+}
+/// The message of the Error that a state gives; "no error" if it loads.
+template <class Stream, class B>
+std::string refusal(const std::string& state, const std::vector<B>& biases) {
+  try {
+    static_cast<void>(loaded<Stream>(state, biases));
+  } catch (const poslsh::Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+std::vector<MeanMask> random_heads(Index heads) {
+  std::vector<MeanMask> masks;
+  for (Index head = 0; head < heads; ++head)
+    masks.emplace_back(draw_hashes(LaplaceKernel{20}, 32, 1, poslsh::Sampling::importance, static_cast<std::uint64_t>(head)));
+  return masks;
+}
+
+using Small = StreamingAttention<float, AlibiBias>;
+const std::vector<AlibiBias> small_biases{{0.5}, {0.25}};
+
+/// A state of two heads, five tokens of three features.
+std::string small_state(const AttentionOptions& options = {.sink = 1, .tolerance = 1e-3},
+                        std::optional<double> norm = 1e3) {
+  const auto layer = normal_stream<float>({2, 1, 5, 3, 2}, 1);
+  auto stream = stream_for(layer, small_biases, options, norm);
+  feed(stream, layer, {{5, 5}});
+  return saved(stream);
+}
+
+}  // namespace
+
+// --- Going on ----------------------------------------------------------------------------------------------
+
+TEMPLATE_TEST_CASE("A loaded stream goes on with the same bits, wherever it was cut", "", float, double) {
+  const StreamShape shape{4, 2, 1700, 8, 5};
+  const auto layer = normal_stream<TestType>(shape, 2);
+  const auto check = [&](const auto& biases, const AttentionOptions& options, std::optional<double> norm = {}) {
+    for (const Index cut : {0, 1, 385, 1000, 1501}) {
+      auto stream = stream_for(layer, biases, options, norm);
+      using Stream = decltype(stream);
+      Dice dice(static_cast<std::uint64_t>(cut));
+      feed(stream, layer, random_chunks(dice, cut));
+      const std::string state = saved(stream);
+      auto other = loaded<Stream>(state, biases);
+      REQUIRE(saved(other) == state);
+      REQUIRE(other.position() == stream.position());
+      const auto rest = random_chunks(dice, shape.tokens - cut);
+      const auto expected = feed(stream, layer, rest, cut), got = feed(other, layer, rest, cut);
+      CAPTURE(cut, options.key_offset);
+      for (Index head = 0; head < shape.heads; ++head)
+        REQUIRE(same_numbers(rows_of(got.values.view(), 0, head), rows_of(expected.values.view(), 0, head)));
+      for (const Index head : {0, 1}) REQUIRE(other.cached_tokens(head) == stream.cached_tokens(head));
+      REQUIRE(saved(other) == saved(stream));
+    }
+  };
+  check(random_heads(4), {.key_offset = (Index{1} << 40) + 7});
+  check(std::vector<NoBias>(4), {.window_left = 100, .window_right = 3, .softcap = 2, .threads = 2});
+  check(std::vector<poslsh::FixedBlocks>{{1}, {1}, {390}, {50}}, {.scale = 0.3, .key_offset = -5000, .sink = -infinity});
+  check(std::vector<AlibiBias>{{0.5}, {0.1}, {0.3}, {0.2}}, {.sink = 0.5, .tolerance = 1e-5}, 50.0);
+  check(std::vector<AlibiBias>{{0.5}, {0.1}, {-0.001}, {0}}, {});
+}
+
+TEMPLATE_TEST_CASE("A cache of 16 bits is saved as it is, in half the bytes", "", Eigen::half, Eigen::bfloat16) {
+  const auto layer = normal_stream<float>({2, 1, 900, 8, 8}, 3);
+  const auto biases = random_heads(2);
+  auto stream = stream_for<float, TestType>(layer, biases);
+  auto wide = stream_for(layer, biases);
+  feed(stream, layer, steps(5, {100, 100}));
+  feed(wide, layer, steps(5, {100, 100}));
+  REQUIRE(saved(wide).size() - saved(stream).size() == static_cast<std::size_t>(stream.cached_tokens(0)) * 16 * 2);
+  auto other = loaded<decltype(stream)>(saved(stream), biases);
+  const auto got = feed(other, layer, steps(4, {100, 100}), 500), expected = feed(stream, layer, steps(4, {100, 100}), 500);
+  for (Index head = 0; head < 2; ++head)
+    REQUIRE(same_numbers(rows_of(got.values.view(), 0, head), rows_of(expected.values.view(), 0, head)));
+}
+
+TEST_CASE("Several states in one stream, one behind the other, and what comes behind them") {
+  const auto layer = normal_stream<float>({2, 1, 50, 3, 2}, 4);
+  auto first = stream_for(layer, small_biases), second = stream_for(layer, small_biases);
+  feed(first, layer, {{20, 20}});
+  feed(second, layer, {{31, 31}});
+  std::stringstream both;
+  first.save(both);
+  second.save(both);
+  both << "and so on";
+  REQUIRE(Small::load(both, small_biases).position() == 20);
+  REQUIRE(Small::load(both, small_biases).position() == 31);
+  std::string rest;
+  std::getline(both, rest);
+  REQUIRE(rest == "and so on");
+}
+
+TEST_CASE("A stream that fails while saving is an Error") {
+  const auto layer = normal_stream<float>({2, 1, 5, 3, 2}, 5);
+  auto stream = stream_for(layer, small_biases);
+  feed(stream, layer, {{5, 5}});
+  std::ostringstream out;
+  out.setstate(std::ios::badbit);
+  REQUIRE_THROWS_WITH(stream.save(out), "poslsh: stream to save to is in a failed state; it must be able to take the whole state");
+  REQUIRE_THROWS_AS(stream.save(out), poslsh::Error);
+}
+
+// --- What is no state --------------------------------------------------------------------------------------
+
+TEST_CASE("Every truncation is an Error") {
+  for (const std::string& state : {small_state(), small_state({}, {})}) {
+    REQUIRE(refusal<Small>(state, small_biases) == "no error");
+    for (std::size_t length = 0; length < state.size(); ++length) {
+      CAPTURE(length, state.size());
+      REQUIRE(refusal<Small>(state.substr(0, length), small_biases) ==
+              "poslsh: saved state is too short; it must be a whole one of StreamingAttention::save");
+    }
+  }
+}
+
+TEST_CASE("Every flipped bit, and every byte replaced, is an Error") {
+  const std::string state = small_state();
+  for (std::size_t at = 0; at < state.size(); ++at) {
+    std::vector<char> others{0, 1, 0x7f, static_cast<char>(0x80), static_cast<char>(0xff)};
+    for (int bit = 0; bit < 8; ++bit) others.push_back(static_cast<char>(state[at] ^ (1 << bit)));
+    for (const char other : others) {
+      if (other == state[at]) continue;
+      std::string damaged = state;
+      damaged[at] = other;
+      CAPTURE(at, state.size(), static_cast<int>(other));
+      const std::string text = refusal<Small>(damaged, small_biases);
+      REQUIRE_THAT(text, Catch::Matchers::StartsWith("poslsh: "));
+      REQUIRE_THAT(text, ContainsSubstring("saved state"));
+    }
+  }
+}
+
+TEST_CASE("Bytes that are left out, put in or doubled are an Error") {
+  const std::string state = small_state();
+  for (std::size_t at = 0; at < state.size(); ++at) {
+    CAPTURE(at);
+    std::string shorter = state, longer = state;
+    shorter.erase(at, 1);
+    longer.insert(at, 1, state[at]);
+    REQUIRE(refusal<Small>(shorter, small_biases) != "no error");
+    if (at + 1 < state.size() || longer.substr(0, state.size()) != state)
+      REQUIRE((longer.substr(0, state.size()) == state || refusal<Small>(longer, small_biases) != "no error"));
+  }
+  REQUIRE(refusal<Small>("", small_biases) != "no error");
+  REQUIRE(refusal<Small>(std::string(1000, '\0'), small_biases) != "no error");
+}
+
+TEST_CASE("A state of another kind of stream is an Error that says so") {
+  const std::string state = small_state();
+  const auto must_be = "; it must be the one of this program and these biases";
+  REQUIRE(refusal<Small>("GGUF" + state, small_biases) == "poslsh: format of the saved state is another one" + std::string(must_be));
+  REQUIRE(refusal<StreamingAttention<double, AlibiBias>>(state, small_biases) ==
+          "poslsh: scalar type of the saved state is another one" + std::string(must_be));
+  const std::string storage = "poslsh: storage type of the saved state is another one" + std::string(must_be);
+  using Half = StreamingAttention<float, AlibiBias, Eigen::half>;
+  using Bfloat = StreamingAttention<float, AlibiBias, Eigen::bfloat16>;
+  REQUIRE(refusal<Half>(state, small_biases) == storage);
+  REQUIRE(refusal<Bfloat>(state, small_biases) == storage);
+  const std::string half = saved(Half(small_biases, 1, 3, 2)), bfloat = saved(Bfloat(small_biases, 1, 3, 2));
+  REQUIRE(refusal<Half>(half, small_biases) == "no error");
+  REQUIRE(refusal<Bfloat>(half, small_biases) == storage);
+  REQUIRE(refusal<Half>(bfloat, small_biases) == storage);
+  REQUIRE(refusal<Small>(half, small_biases) == storage);
+  const std::string heads = "poslsh: number of heads of the saved state is another one" + std::string(must_be);
+  REQUIRE(refusal<Small>(state, std::vector<AlibiBias>{{0.5}}) == heads);
+  REQUIRE(refusal<Small>(state, std::vector<AlibiBias>(4, {0.5})) == heads);
+  REQUIRE(refusal<Small>(state, std::vector<AlibiBias>{}) == heads);
+  REQUIRE(refusal<Small>(state, std::vector<AlibiBias>{{0.5}, {infinity}}) == "poslsh: slope is inf; it must be finite");
+}
