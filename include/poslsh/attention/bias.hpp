@@ -26,7 +26,9 @@ namespace poslsh::inline POSLSH_SIMD {
 /// - `static constexpr bool unit_weights = true`: log w is 0 on the whole support;
 /// - `log_weight_at(offset)`: log w for key = query + offset, for a bias that depends on the offset alone;
 /// - `log_tail(offset)`: for such a bias that is monotone on either side of 0, a bound on the log of the sum of w over
-///   all offsets from this one (not 0) outwards, infinity where there is none. Lets AttentionOptions::tolerance work.
+///   all offsets from this one (not 0) outwards, infinity where there is none. Lets AttentionOptions::tolerance work;
+/// - `static constexpr bool has_slopes = true`: log w = slope offset at offset <= 0 and -right_slope offset beyond, as
+///   for AlibiBias: attention_backward then gives the derivatives by both slopes.
 template <class B>
 concept PositionBias = requires(const B& bias, Index position, float* floats, double* doubles) {
   { bias.log_weight(position, position) } -> std::convertible_to<double>;
@@ -48,6 +50,7 @@ struct NoBias {
 ///
 /// Slopes are per token, finite, and may be 0 or negative. right_slope defaults to slope (the symmetric form).
 struct AlibiBias {
+  static constexpr bool has_slopes = true;
   double slope;
   double right_slope = slope;
 
@@ -105,6 +108,9 @@ template <class B>
 concept OffsetBias = PositionBias<B> && requires(const B& bias, Index offset) {
   { bias.log_weight_at(offset) } -> std::convertible_to<double>;
 };
+
+template <class B>
+concept SlopeBias = PositionBias<B> && requires { requires B::has_slopes; };
 
 template <PositionBias B>
 void validate(const B& bias) {
