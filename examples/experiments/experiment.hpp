@@ -157,8 +157,8 @@ inline void draw(const CommonOptions& options, const std::vector<Panel>& panels,
   for (const Panel& panel : panels) {
     std::string plot;
     script += "unset logscale\nset xrange [*:*]\nset yrange [*:*]\nset format y '%g'\n" + panel.settings +
-              "\nset title '" + panel.title + "'\nset xlabel '" + panel.x_label + "'\nset ylabel '" + panel.y_label +
-              "'\n";
+              "\nset title '" + panel.title + "'\nset xlabel '" + panel.x_label + "'\nset ylabel '" +
+              panel.y_label + "'\n";
     for (const Curve& curve : panel.curves) {
       if (curve.points.empty()) continue;
       const std::string name = "$curve_" + std::to_string(number++);
@@ -166,7 +166,8 @@ inline void draw(const CommonOptions& options, const std::vector<Panel>& panels,
       for (const Point& point : curve.points)
         script += format_number("%.6g ", point.x) + format_number("%.6g\n", point.y);
       script += "END\n";
-      plot += (plot.empty() ? "plot " : ", ") + name + " using 1:2 with " + curve.style + " title '" + curve.title + "'";
+      plot += (plot.empty() ? "plot " : ", ") + name + " using 1:2 with " + curve.style + " title '" +
+              curve.title + "'";
     }
     script += plot + "\n";
   }
