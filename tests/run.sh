@@ -34,7 +34,8 @@ case "${1-}" in
   --full)
     need "${packages[@]}" clang
     check build all . -DPOSLSH_WARNINGS_AS_ERRORS=ON
-    check build/clang all 'unit|build|example' -DCMAKE_CXX_COMPILER=clang++ -DPOSLSH_WARNINGS_AS_ERRORS=ON
+    check build/clang all 'unit|build|example' -DCMAKE_CXX_COMPILER=clang++ -DPOSLSH_WARNINGS_AS_ERRORS=ON \
+      -DPOSLSH_BUILD_BENCHMARKS=OFF
     check build/sanitize poslsh_unit_tests unit -DCMAKE_BUILD_TYPE=Debug '-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g1' \
       -DPOSLSH_SANITIZE=address,undefined -DPOSLSH_BUILD_EXAMPLES=OFF -DPOSLSH_BUILD_BENCHMARKS=OFF
     ;;

@@ -8,7 +8,8 @@ using namespace poslsh;
 
 template <class T>
 void every_entry_point(const Matrix<T>& q, const Matrix<T>& k, const Matrix<T>& v,
-                       const AttentionOptions& options, AttentionOutput<T>& out, Matrix<T>& matrix) {
+                       const AttentionOptions& options, AttentionOutput<T>& out, AttentionGradients<T>& gradients,
+                       Matrix<T>& matrix) {
   const std::vector<PositionHash> hashes = draw_hashes(LaplaceKernel{4.0}, 8, 1);
   const auto short_context = [](const auto& queries, const auto& keys, const auto& values,
                                 const AttentionOptions& local) {
@@ -27,11 +28,38 @@ void every_entry_point(const Matrix<T>& q, const Matrix<T>& k, const Matrix<T>& 
   out = blockwise_attention(q, k, v, hashes, options, Merge::mean);
   out = blockwise_attention(q, k, v, hashes, options, Merge::ratio, short_context);
   out = merge(out, out);
+  gradients = attention_backward(q, k, v, out, q, AlibiBias{0.5}, options);
+  gradients = blockwise_attention_backward(q, k, v, hashes, out, q, options, Merge::ratio);
+  gradients = blockwise_attention_backward(q, k, v, hashes, out, q, options, Merge::mean);
   matrix = MeanMask(hashes).dense<T>(64);
   matrix = BlockMask(hashes.front(), 64).dense<T>();
 }
 
+template <class T>
+void every_head(TensorView<T> x, const MultiHeadOptions& options, double* log_sum_exp) {
+  multi_head_attention(x, x, x, x, std::vector<AlibiBias>(8, {0.5}), options, log_sum_exp);
+}
+
+template <class T, class Storage = T>
+void every_stream(TensorView<T> x, const AttentionOptions& options, std::iostream& file) {
+  const auto run = [&](auto bias) {
+    using Stream = StreamingAttention<T, decltype(bias), Storage>;
+    Stream stream({bias}, 1, 64, 64, options, 8.0);
+    stream.append(x, x);
+    stream.step(x, x, x, x);
+    stream.save(file);
+    stream = Stream::load(file, {bias});
+  };
+  run(AlibiBias{0.5});
+}
+
 template void every_entry_point(const Matrix<float>&, const Matrix<float>&, const Matrix<float>&,
-                                const AttentionOptions&, AttentionOutput<float>&, Matrix<float>&);
+                                const AttentionOptions&, AttentionOutput<float>&, AttentionGradients<float>&,
+                                Matrix<float>&);
 template void every_entry_point(const Matrix<double>&, const Matrix<double>&, const Matrix<double>&,
-                                const AttentionOptions&, AttentionOutput<double>&, Matrix<double>&);
+                                const AttentionOptions&, AttentionOutput<double>&, AttentionGradients<double>&,
+                                Matrix<double>&);
+template void every_head(TensorView<float>, const MultiHeadOptions&, double*);
+template void every_head(TensorView<double>, const MultiHeadOptions&, double*);
+template void every_stream(TensorView<float>, const AttentionOptions&, std::iostream&);
+template void every_stream(TensorView<double>, const AttentionOptions&, std::iostream&);

@@ -5,15 +5,17 @@
 set -euo pipefail
 
 headers="
-core/config core/types core/math core/random core/parallel core/buffer core/strided
+core/config core/types core/math core/random core/parallel core/turns core/buffer core/strided
 position/alibi position/kernel position/hash
 mask/block_mask mask/mean_mask
-theory/bounds theory/operators theory/spectral
-attention/bias attention/options attention/softmax attention/simd attention/storage attention/micro_kernel attention/packing
+theory/bounds theory/output_bounds theory/operators theory/spectral
+attention/bias attention/kernel_bias attention/options attention/softmax attention/simd attention/storage attention/micro_kernel attention/packing
 attention/weights attention/key_groups attention/skipping attention/bias_rows attention/mean_mask_rows
-attention/head attention/tile_sweep attention/attention attention/blockwise attention/certificate attention/backward
-model/tensor_view model/multi_head model/key_value_cache model/key_budget model/state_stream model/streaming
-model/streaming_state
+attention/head attention/tile_sweep attention/attention attention/blockwise attention/certificate
+attention/column_kernel attention/backward_head attention/backward_tile attention/backward_sweep attention/backward
+attention/blockwise_backward
+model/tensor_view model/multi_head model/key_value_cache model/key_budget model/state_stream model/streaming_state
+model/streaming
 poslsh
 "
 sees="
