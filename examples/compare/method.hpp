@@ -30,7 +30,7 @@ inline constexpr std::array<MethodName, 6> all_methods{{
     {MethodKind::blocks_mean, "blocks_mean", "positional LSH, block by block, merged as a mean of outputs"},
 }};
 
-inline constexpr std::array<std::pair<poslsh::Sampling, std::string_view>, 3> all_samplings{{
+inline constexpr std::array<std::pair<poslsh::Sampling, std::string_view>, 4> all_samplings{{
     {poslsh::Sampling::independent, "independent"},
     {poslsh::Sampling::stratified, "stratified"},
     {poslsh::Sampling::importance, "importance"},

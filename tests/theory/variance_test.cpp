@@ -130,11 +130,12 @@ TEST_CASE("A pair's variance is the sum over the strata for stratified, importan
   } designs[] = {{Sampling::stratified, "stratified"},
                  {Sampling::importance, "importance"},
                  {Sampling::mixture, "mixture"}};
-  for (const auto& [sampling, name] : designs)
+  for (const auto& design : designs)
     for (const Index samples : {Index{8}, Index{32}})
       for (const Index x : {4, 16, 40}) {
+        const Sampling sampling = design.sampling;
         const std::string what =
-            name + std::string(", s = ") + std::to_string(samples) + ", distance " + std::to_string(x);
+            design.name + std::string(", s = ") + std::to_string(samples) + ", distance " + std::to_string(x);
         const auto check_kernel = [&](const auto& kernel, const std::string& kernel_name) {
           const double distance = static_cast<double>(x);
           const auto draw = [&](std::uint64_t seed) { return draw_hashes(kernel, samples, seed, sampling); };
