@@ -18,7 +18,8 @@ std::string panel(const std::vector<Run>& runs, const std::string& title, const 
                   const std::function<double(const Record&)>& value) {
   std::string data, plot;
   for (const Run& run : runs) {
-    const std::string name = "$" + name_of(run.method);
+    std::string name(1, '$');  // as two strings: g++ 12 sees an overlap in their sum (GCC bug 105329)
+    name += name_of(run.method);
     data += name + " << END\n";
     for (const Record& record : run.records)
       data += std::to_string(record.tokens) + " " + format_number("%.6g", value(record)) + "\n";
