@@ -54,6 +54,9 @@ struct Formula {
   }
 };
 
+template <class LogKernel>
+Formula(LogKernel) -> Formula<LogKernel>;
+
 /// Calls check with a bias of this kind and its formula.
 template <class Check>
 void with_kernel(int kind, Check&& check) {
