@@ -54,6 +54,11 @@ NOT_INLINE void* operator new(std::size_t size) { return allocate(size, 1); }
 NOT_INLINE void* operator new(std::size_t size, std::align_val_t alignment) {
   return allocate(size, static_cast<std::size_t>(alignment));
 }
+// std::stable_sort asks in this way; a half replaced would be a mismatch for address sanitizers.
+NOT_INLINE void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
+  return size > largest_allowed ? nullptr : std::malloc(size > 0 ? size : 1);
+}
+NOT_INLINE void operator delete(void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
 NOT_INLINE void operator delete(void* memory) noexcept { std::free(memory); }
 NOT_INLINE void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 NOT_INLINE void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
