@@ -131,12 +131,12 @@ class BiasRows<MeanMask, T> {
       const Index begin = shared_.place_.key_offset + first, end = begin + count;
       for (Index i = 0; i < runs(); ++i) {
         const Run& run = at(i);
-        T* row = rows_.data() + i * key_tile<T> - begin;
+        T* row = rows_.data() + i * key_tile<T>;
         run.behind.each(begin, (std::min)(run.end, end),
-                        [&](Index from, Index to, T weight) { std::fill(row + from, row + to, weight); });
+                        [&](Index from, Index to, T weight) { std::fill(row + (from - begin), row + (to - begin), weight); });
         // Ahead, key j stands at -j, and the edge of a block that ends before e at 1 - e, its last key.
         run.ahead.each(1 - end, 1 - (std::max)(run.end, begin), [&](Index from, Index to, T weight) {
-          std::fill(row + (1 - to), row + (1 - from), weight);
+          std::fill(row + (1 - to - begin), row + (1 - from - begin), weight);
         });
       }
     }
