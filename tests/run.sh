@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, and runs the tests.
 #   bash tests/run.sh          Release build in build/, every test
-#   bash tests/run.sh --full   what CI runs: no warning with g++ and clang++, and the unit tests under sanitizers
+#   bash tests/run.sh --full   what CI runs: no warning with g++ and clang++, and the unit tests under clang++'s sanitizers
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source tests/support/packages.sh
@@ -33,11 +33,14 @@ case "${1-}" in
     ;;
   --full)
     need "${packages[@]}" clang
+    need "libclang-rt-$(clang++ -dumpversion | cut -d. -f1)-dev"
     check build all . -DPOSLSH_WARNINGS_AS_ERRORS=ON
     check build/clang all 'unit|build|example' -DCMAKE_CXX_COMPILER=clang++ -DPOSLSH_WARNINGS_AS_ERRORS=ON \
       -DPOSLSH_BUILD_BENCHMARKS=OFF
-    check build/sanitize poslsh_unit_tests unit -DCMAKE_BUILD_TYPE=Debug '-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g1' \
-      -DPOSLSH_SANITIZE=address,undefined -DPOSLSH_BUILD_EXAMPLES=OFF -DPOSLSH_BUILD_BENCHMARKS=OFF
+    # clang++ compiles code with these checks in two thirds of the time that g++ takes.
+    check build/sanitize poslsh_unit_tests unit -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=Debug \
+      '-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g1' -DPOSLSH_SANITIZE=address,undefined -DPOSLSH_BUILD_EXAMPLES=OFF \
+      -DPOSLSH_BUILD_BENCHMARKS=OFF
     ;;
   *)
     echo "usage: bash tests/run.sh [--full]" >&2

@@ -22,6 +22,7 @@
 #include "poslsh/attention/micro_kernel.hpp"
 #include "poslsh/attention/options.hpp"
 #include "poslsh/attention/packing.hpp"
+#include "poslsh/attention/query_tile.hpp"
 #include "poslsh/attention/simd.hpp"
 #include "poslsh/attention/skipping.hpp"
 #include "poslsh/attention/softmax.hpp"

@@ -7,6 +7,8 @@
 #include "support/catch.hpp"
 #include "support/oracle.hpp"
 
+namespace attention_property_test {
+
 using namespace poslsh::test;
 using poslsh::AlibiBias;
 using poslsh::attention;
@@ -181,3 +183,5 @@ TEST_CASE("Long rows are summed tile by tile, more accurately than key by key") 
   const AttentionOutput<float> got = attention(x.q, x.k, x.v, bias, {.causal = true});
   REQUIRE(distance(got.values, exact.values) <= 0.5 * distance(naive.values, exact.values));
 }
+
+}  // namespace attention_property_test

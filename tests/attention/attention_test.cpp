@@ -11,6 +11,8 @@
 #include <thread>
 #include <vector>
 
+namespace attention_test {
+
 using namespace poslsh::test;
 using poslsh::AlibiBias;
 using poslsh::attention;
@@ -328,3 +330,5 @@ TEST_CASE("The number of visited pairs is that of the visible ones, up to whole 
   REQUIRE(visited({.causal = true, .window_left = 10}) < band + 50 * n);
   REQUIRE(visited({.query_offset = -2000, .window_right = 3}) == 0);
 }
+
+}  // namespace attention_test

@@ -11,6 +11,8 @@
 #include <numbers>
 #include <stdexcept>
 
+namespace backward_test {
+
 using namespace poslsh::test;
 using Catch::Matchers::ContainsSubstring;
 using poslsh::AlibiBias;
@@ -428,7 +430,7 @@ TEST_CASE("case: gradients, grouped heads") {
 
 TEST_CASE("Weights left out of a row sum to at most the tolerance") {
   // With the identity for d_values, dV is P^T.
-  const Index queries = 300, keys = 1100;
+  const Index queries = 130, keys = 1100;
   for (const double slope : {0.5, 0.05, 0.01})
     for (const double tolerance : {0.3, 1e-3, 1e-8})
       for (const int data : {0, 1, 2, 3})
@@ -445,10 +447,11 @@ TEST_CASE("Weights left out of a row sum to at most the tolerance") {
           options.tolerance = tolerance;
           const AttentionGradients<double> got = attention_backward(x.q, x.k, x.v, forward, x.g, bias, options);
           CAPTURE(slope, tolerance, data);
+          const Vector<double> masses = got.dv.colwise().sum();
           for (Index i = 0; i < queries; ++i) {
             const double sink = options.sink ? std::exp(*options.sink - forward.log_sum_exp[i]) : 0;
-            REQUIRE(got.dv.col(i).sum() + sink >= 1 - tolerance - 1e-12);
-            REQUIRE(got.dv.col(i).sum() + sink <= 1 + 1e-12);
+            REQUIRE(masses[i] + sink >= 1 - tolerance - 1e-12);
+            REQUIRE(masses[i] + sink <= 1 + 1e-12);
           }
         }
 }
@@ -458,9 +461,9 @@ TEST_CASE("Far keys are left out, and a heavy one far away costs its own group o
   const AlibiBias bias{0.5};
   const auto touched = [&](double tolerance) {
     // dV is P^T, whose weights do not underflow: 0 is left out.
-    Problem<double> y(2000, 2000, 1, 2000, 63);
+    Problem<double> y(1600, 1600, 1, 1600, 63);
     y.g.setIdentity();
-    return (y.gradients(AlibiBias{0.2}, {.scale = 0, .causal = true, .tolerance = tolerance}).dv.array() != 0).count();
+    return (y.gradients(AlibiBias{0.5}, {.scale = 0, .causal = true, .tolerance = tolerance}).dv.array() != 0).count();
   };
   REQUIRE(touched(1e-6) * 5 < touched(0));
 
@@ -486,7 +489,7 @@ TEST_CASE("A bound that is not finite forces a visit backwards") {
 // --- Threads, layouts, edges ---------------------------------------------------------------------------------
 
 TEMPLATE_TEST_CASE("The bits of gradients do not depend on the threads", "", float, double) {
-  const Problem<TestType> x(1100, 1500, 20, 16, 71);
+  const Problem<TestType> x(500, 900, 20, 16, 71);
   Dice dice(9);
   for (int kind = 0; kind < kinds; ++kind)
     with_any_bias(kind, dice, [&](const auto& bias, const char* name) {
@@ -608,3 +611,5 @@ TEST_CASE("An exception of a bias reaches the caller, on any number of threads")
     REQUIRE_THROWS_AS(attention_backward(x.q, x.k, x.v, forward, x.g, ThrowingBias{}, {.threads = threads}),
                       std::runtime_error);
 }
+
+}  // namespace backward_test

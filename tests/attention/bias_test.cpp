@@ -7,6 +7,8 @@
 
 #include <vector>
 
+namespace bias_test {
+
 using namespace poslsh::test;
 using poslsh::AlibiBias;
 using poslsh::FixedBlocks;
@@ -150,3 +152,5 @@ TEST_CASE("A bias says which of its parameters is out of range") {
   REQUIRE_THROWS_WITH(FixedBlocks{-4}.validate(), "poslsh: size is -4; it must be between 1 and 2^52");
   REQUIRE_THROWS_AS(FixedBlocks{(Index{1} << 52) + 1}.validate(), poslsh::Error);
 }
+
+}  // namespace bias_test

@@ -7,6 +7,8 @@
 #include <array>
 #include <vector>
 
+namespace blockwise_backward_test {
+
 using namespace poslsh::test;
 using Catch::Matchers::ContainsSubstring;
 using poslsh::attention_backward;
@@ -196,3 +198,5 @@ TEST_CASE("Errors of blockwise gradients") {
     REQUIRE_THAT(message(x.v, hashes, {.window_left = -1}), ContainsSubstring("window_left is -1"));
   }
 }
+
+}  // namespace blockwise_backward_test

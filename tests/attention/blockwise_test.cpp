@@ -8,6 +8,8 @@
 #include <mutex>
 #include <vector>
 
+namespace blockwise_test {
+
 using namespace poslsh::test;
 using poslsh::attention;
 using poslsh::AttentionOptions;
@@ -355,3 +357,5 @@ TEMPLATE_TEST_CASE("A tiny sigma leaves each query its own key: the output is V"
   }
   REQUIRE(distance(attention(q, k, v, poslsh::AlibiBias{1e3}).values, v) < rounding<TestType>());
 }
+
+}  // namespace blockwise_test

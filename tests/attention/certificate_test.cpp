@@ -11,6 +11,8 @@
 
 #include <vector>
 
+namespace certificate_test {
+
 using namespace poslsh;
 using namespace poslsh::test;
 
@@ -275,3 +277,5 @@ TEST_CASE("The certificate refuses what attention refuses") {
   REQUIRE_THROWS_WITH(output_error_certificate(x.q, x.k, x.v, KernelBias{LaplaceKernel{-1}}, mask),
                       "poslsh: sigma is -1; it must be positive and finite");
 }
+
+}  // namespace certificate_test

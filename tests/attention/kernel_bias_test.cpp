@@ -9,6 +9,8 @@
 #include "support/oracle.hpp"
 #include "support/random_matrix.hpp"
 
+namespace kernel_bias_test {
+
 using namespace poslsh;
 using namespace poslsh::test;
 
@@ -185,3 +187,5 @@ TEST_CASE("A kernel bias checks its kernel") {
   const Matrix<double> one = Matrix<double>::Ones(3, 2);
   REQUIRE_THROWS_AS(attention(one, one, one, KernelBias{LaplaceKernel{0}}), Error);
 }
+
+}  // namespace kernel_bias_test

@@ -7,6 +7,8 @@
 
 #include <poslsh/attention/key_groups.hpp>
 
+namespace key_groups_test {
+
 using namespace poslsh;
 using namespace poslsh::test;
 using poslsh::detail::key_group;
@@ -104,3 +106,5 @@ TEST_CASE("A key that is not finite, or whose square is not, has no bound") {
     REQUIRE(groups.up_to(0).norm < 100);
   }
 }
+
+}  // namespace key_groups_test

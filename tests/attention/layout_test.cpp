@@ -9,6 +9,8 @@
 
 #include <vector>
 
+namespace layout_test {
+
 using namespace poslsh::test;
 using poslsh::AlibiBias;
 using poslsh::attention;
@@ -197,3 +199,5 @@ TEST_CASE("Self-attention of one matrix given three times") {
   const Matrix<float> x = normal_matrix<float>(120, 16, 67), copy = x, other = x;
   REQUIRE(same_bits(attention(x, x, x, bias, options), attention(x, copy, other, bias, options)));
 }
+
+}  // namespace layout_test

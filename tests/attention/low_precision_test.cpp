@@ -10,6 +10,8 @@
 #include <type_traits>
 #include <vector>
 
+namespace low_precision_test {
+
 using namespace poslsh::test;
 using Eigen::bfloat16;
 using Eigen::half;
@@ -232,3 +234,5 @@ TEMPLATE_TEST_CASE("The output is float, also over the queries", "", half, bfloa
   REQUIRE(same_numbers(x.given.q, expected.values));
   REQUIRE(same_numbers(lse, expected.log_sum_exp));
 }
+
+}  // namespace low_precision_test

@@ -8,6 +8,8 @@
 
 #include <poslsh/poslsh.hpp>
 
+namespace mean_mask_rows_test {
+
 using namespace poslsh;
 using namespace poslsh::test;
 
@@ -70,3 +72,5 @@ TEST_CASE("Many draws cost what their distinct edges cost") {
   const Inputs<double> x = normal_inputs<double>(300, 300, 4, 3, 2);
   require_close(x, mask, {.causal = true});
 }
+
+}  // namespace mean_mask_rows_test

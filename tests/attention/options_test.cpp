@@ -7,6 +7,8 @@
 #include <functional>
 #include <vector>
 
+namespace options_test {
+
 using namespace poslsh::test;
 using Catch::Matchers::ContainsSubstring;
 using poslsh::AttentionOptions;
@@ -208,3 +210,5 @@ TEST_CASE("A short-context kernel that returns another shape is an Error, on any
         REQUIRE_THAT(text, ContainsSubstring("the output of the short-context kernel"));
     }
 }
+
+}  // namespace options_test

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+namespace real_data_test {
+
 using poslsh::Index;
 using poslsh::Matrix;
 
@@ -52,3 +54,5 @@ TEST_CASE("NoBias gives the models' own attention outputs, every head") {
       REQUIRE((single.log_sum_exp - wide.log_sum_exp).cwiseAbs().maxCoeff() < 1e-5);
     }
 }
+
+}  // namespace real_data_test

@@ -11,6 +11,8 @@
 #include <functional>
 #include <map>
 
+namespace skipping_test {
+
 using namespace poslsh;
 using namespace poslsh::test;
 
@@ -154,3 +156,5 @@ TEST_CASE("Skipped tiles in float agree with the full sweep, for any number of t
     REQUIRE(same_bits(one, three));
   }
 }
+
+}  // namespace skipping_test

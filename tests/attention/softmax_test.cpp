@@ -10,6 +10,8 @@
 #include <numbers>
 #include <vector>
 
+namespace softmax_test {
+
 using namespace poslsh::test;
 using Catch::Matchers::ContainsSubstring;
 using poslsh::attention;
@@ -140,3 +142,5 @@ TEST_CASE("Sums and shares of log-sum-exps know about empty parts") {
   REQUIRE(share(2, 2) == 1);
   REQUIRE(share(0, std::numbers::ln2) == Approx(0.5));
 }
+
+}  // namespace softmax_test

@@ -9,6 +9,8 @@
 #include <cmath>
 #include <vector>
 
+namespace storage_test {
+
 using poslsh::Index;
 using poslsh::detail::read_row;
 
@@ -90,3 +92,5 @@ TEST_CASE("Attention computes 16-bit numbers in float, others as they are") {
   STATIC_REQUIRE(std::is_same_v<poslsh::detail::Compute<float>, float>);
   STATIC_REQUIRE(std::is_same_v<poslsh::detail::Compute<double>, double>);
 }
+
+}  // namespace storage_test

@@ -28,7 +28,9 @@ void every_entry_point(const Matrix<T>& q, const Matrix<T>& k, const Matrix<T>& 
   out = blockwise_attention(q, k, v, hashes, options, Merge::mean);
   out = blockwise_attention(q, k, v, hashes, options, Merge::ratio, short_context);
   out = merge(out, out);
+  gradients = attention_backward(q, k, v, out, q, NoBias{}, options);
   gradients = attention_backward(q, k, v, out, q, AlibiBias{0.5}, options);
+  gradients = attention_backward(q, k, v, out, q, MeanMask(hashes), options);
   gradients = blockwise_attention_backward(q, k, v, hashes, out, q, options, Merge::ratio);
   gradients = blockwise_attention_backward(q, k, v, hashes, out, q, options, Merge::mean);
   matrix = MeanMask(hashes).dense<T>(64);
@@ -37,7 +39,10 @@ void every_entry_point(const Matrix<T>& q, const Matrix<T>& k, const Matrix<T>& 
 
 template <class T>
 void every_head(TensorView<T> x, const MultiHeadOptions& options, double* log_sum_exp) {
+  const std::vector<MeanMask> masks(8, MeanMask(draw_hashes(LaplaceKernel{4.0}, 8, 1)));
+  multi_head_attention(x, x, x, x, std::vector<NoBias>(8), options, log_sum_exp);
   multi_head_attention(x, x, x, x, std::vector<AlibiBias>(8, {0.5}), options, log_sum_exp);
+  multi_head_attention(x, x, x, x, masks, options, log_sum_exp);
 }
 
 template <class T, class Storage = T>
@@ -50,7 +55,9 @@ void every_stream(TensorView<T> x, const AttentionOptions& options, std::iostrea
     stream.save(file);
     stream = Stream::load(file, {bias});
   };
+  run(NoBias{});
   run(AlibiBias{0.5});
+  run(MeanMask(draw_hashes(LaplaceKernel{4.0}, 8, 1)));
 }
 
 template void every_entry_point(const Matrix<float>&, const Matrix<float>&, const Matrix<float>&,

@@ -15,6 +15,8 @@
 #include <numbers>
 #include <vector>
 
+namespace cases_test {
+
 using namespace poslsh::test;
 using poslsh::alibi_slopes;
 using poslsh::AlibiBias;
@@ -395,3 +397,5 @@ TEMPLATE_TEST_CASE("case: layout and overlap", "", float, double) {
     REQUIRE(same_numbers(own.middleCols(over * d, d), exact.values));
   }
 }
+
+}  // namespace cases_test

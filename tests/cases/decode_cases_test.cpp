@@ -12,6 +12,8 @@
 #include <numbers>
 #include <vector>
 
+namespace decode_cases_test {
+
 using namespace poslsh::test;
 using poslsh::AlibiBias;
 using poslsh::attention;
@@ -148,3 +150,5 @@ TEMPLATE_TEST_CASE("case: cap and scale, sink, while decoding", "", float, doubl
   REQUIRE(static_cast<double>(rows(1, 0)) == Approx(0.2));        // [1, 2] / 5
   REQUIRE(static_cast<double>(rows(1, 1)) == Approx(0.4));
 }
+
+}  // namespace decode_cases_test

@@ -14,6 +14,8 @@
 #include <numbers>
 #include <vector>
 
+namespace model_cases_test {
+
 using namespace poslsh::test;
 using poslsh::AlibiBias;
 using poslsh::alibi_slopes;
@@ -265,3 +267,5 @@ TEMPLATE_TEST_CASE("case: more queries than keys, packed among others", "", floa
     REQUIRE(got.log_sum_exp[row] == -infinity);
   }
 }
+
+}  // namespace model_cases_test

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+namespace buffer_test {
+
 using poslsh::Index;
 using poslsh::detail::Buffer;
 
@@ -44,3 +46,5 @@ TEST_CASE("A buffer grows when more is required and keeps its memory otherwise")
   buffer[10] = 1;
   REQUIRE(buffer[10] == 1);
 }
+
+}  // namespace buffer_test

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <limits>
 
+namespace config_test {
+
 namespace {
 
 void check_small(int value) { POSLSH_CHECK(value < 3, "value", value, "below 3"); }
@@ -60,3 +62,5 @@ TEST_CASE("A described value is the shortest text that reads back as the same va
   REQUIRE(describe("text") == "text");
   REQUIRE(describe(std::string("more text")) == "more text");
 }
+
+}  // namespace config_test

@@ -8,6 +8,8 @@
 #include <cfloat>
 #include <vector>
 
+namespace math_test {
+
 using namespace poslsh::detail;
 
 namespace {
@@ -150,3 +152,5 @@ TEST_CASE("Logarithm and exponential have the same bits everywhere") {
   CHECK(x_minus_log1p.state == 0x082a6b82b4a97a3b);
   CHECK(exp.state == 0xe096ea289f861417);
 }
+
+}  // namespace math_test

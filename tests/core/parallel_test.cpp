@@ -9,6 +9,8 @@
 #include <set>
 #include <vector>
 
+namespace parallel_test {
+
 using poslsh::Index;
 using poslsh::detail::parallel_for;
 
@@ -145,3 +147,5 @@ TEST_CASE("A loop inside a loop runs every inner task once") {
           [](Index, int) { parallel_for(4, 2, [](Index, int) { throw poslsh::Error("from within"); }); }),
       "from within");
 }
+
+}  // namespace parallel_test

@@ -7,6 +7,8 @@
 #include <set>
 #include <vector>
 
+namespace random_test {
+
 using poslsh::random_bits;
 using poslsh::random_uniform;
 using namespace poslsh::test;
@@ -108,3 +110,5 @@ TEST_CASE("Neighbouring seeds, streams and indices give independent draws (level
     REQUIRE(chi_square(cells) < chi_square_critical(255, part));
   }
 }
+
+}  // namespace random_test

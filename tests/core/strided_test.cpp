@@ -5,6 +5,8 @@
 
 #include <vector>
 
+namespace strided_test {
+
 using poslsh::Index;
 using poslsh::Matrix;
 using poslsh::detail::has_memory;
@@ -153,3 +155,5 @@ TEST_CASE("Views overlap where their extents meet") {
   std::vector<float> floats(4);
   REQUIRE_FALSE(overlap(all, Strided<float>{floats.data(), 2, 2, 2, 1}));
 }
+
+}  // namespace strided_test

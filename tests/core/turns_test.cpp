@@ -8,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+namespace turns_test {
+
 using poslsh::Index;
 using poslsh::detail::parallel_for;
 using poslsh::detail::Turns;
@@ -54,3 +56,5 @@ TEST_CASE("A task that gives up lets the others end") {
   });
   REQUIRE(done == std::vector<Index>{0, 1, 2});
 }
+
+}  // namespace turns_test

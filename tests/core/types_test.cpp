@@ -3,6 +3,8 @@
 
 #include "support/catch.hpp"
 
+namespace types_test {
+
 using poslsh::Index;
 using poslsh::KeyRange;
 
@@ -47,3 +49,5 @@ TEST_CASE("The stand-ins for no bound leave room for any offset between tokens")
   STATIC_REQUIRE(poslsh::max_position == -poslsh::min_position);
   REQUIRE(poslsh::intersect({poslsh::min_position, poslsh::max_position}, {-7, 7}) == KeyRange{-7, 7});
 }
+
+}  // namespace types_test

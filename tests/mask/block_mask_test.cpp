@@ -6,6 +6,8 @@
 #include <limits>
 #include <vector>
 
+namespace block_mask_test {
+
 using poslsh::BlockMask;
 using poslsh::Index;
 using poslsh::KeyRange;
@@ -118,3 +120,5 @@ TEST_CASE("The blocks of a temporary mask outlive it") {
   for (const poslsh::KeyRange& block : poslsh::BlockMask({4, 0}, 10).blocks()) seen.push_back(block);
   REQUIRE(seen == std::vector<poslsh::KeyRange>{{0, 4}, {4, 8}, {8, 10}});
 }
+
+}  // namespace block_mask_test

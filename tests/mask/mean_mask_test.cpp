@@ -7,6 +7,8 @@
 #include <limits>
 #include <vector>
 
+namespace mean_mask_test {
+
 using poslsh::draw_hashes;
 using poslsh::Index;
 using poslsh::KeyRange;
@@ -285,3 +287,5 @@ TEST_CASE("A mean mask refuses an empty list, invalid hashes and sizes out of ra
   REQUIRE_THROWS_WITH(mask.dense((Index{1} << 24) + 1),
                       "poslsh: n is 16777217; it must be between 0 and 2^24");
 }
+
+}  // namespace mean_mask_test

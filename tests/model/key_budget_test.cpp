@@ -9,6 +9,8 @@
 
 #include <vector>
 
+namespace key_budget_test {
+
 using namespace poslsh::test;
 using poslsh::Index;
 using poslsh::detail::KeyBudget;
@@ -120,3 +122,5 @@ TEST_CASE("Bounds beyond the range of the exponential are weighed all the same")
     if (bound > 1e5) break;
   }
 }
+
+}  // namespace key_budget_test

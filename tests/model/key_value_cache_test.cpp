@@ -9,6 +9,8 @@
 
 #include <deque>
 
+namespace key_value_cache_test {
+
 using namespace poslsh::test;
 using poslsh::Index;
 using poslsh::Matrix;
@@ -133,3 +135,5 @@ TEST_CASE("A restored cache stands where the old one stood") {
     REQUIRE(cache.keys().packed.at(dropped, 2) == 1);
   }
 }
+
+}  // namespace key_value_cache_test

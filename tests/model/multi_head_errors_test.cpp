@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+namespace multi_head_errors_test {
+
 using namespace poslsh::test;
 using Catch::Matchers::ContainsSubstring;
 using poslsh::AlibiBias;
@@ -213,3 +215,5 @@ TEST_CASE("What packed sequences do not go with") {
     call.options.attention.query_offset = 3;
   });
 }
+
+}  // namespace multi_head_errors_test

@@ -11,6 +11,8 @@
 #include <type_traits>
 #include <vector>
 
+namespace multi_head_property_test {
+
 using namespace poslsh::test;
 using poslsh::AttentionOptions;
 using poslsh::Index;
@@ -124,3 +126,5 @@ TEMPLATE_TEST_CASE("Layers of any shape are attention() head by head, and what i
   CHECK(rest_rows > 500);
   CHECK(padded > 50);
 }
+
+}  // namespace multi_head_property_test

@@ -11,6 +11,8 @@
 #include <numbers>
 #include <vector>
 
+namespace multi_head_sequences_test {
+
 using namespace poslsh::test;
 using poslsh::AlibiBias;
 using poslsh::AttentionOptions;
@@ -321,3 +323,5 @@ TEMPLATE_TEST_CASE("Many packed sequences of random lengths, in any order, on an
     }
   }
 }
+
+}  // namespace multi_head_sequences_test

@@ -13,6 +13,8 @@
 #include <stdexcept>
 #include <vector>
 
+namespace multi_head_test {
+
 using namespace poslsh::test;
 using poslsh::AlibiBias;
 using poslsh::alibi_slopes;
@@ -511,3 +513,5 @@ TEST_CASE("Without keys every row is 0 with log_sum_exp -inf, or the sink") {
     REQUIRE(got.log_sum_exp == std::vector<double>(2 * 2 * 5, sink));
   }
 }
+
+}  // namespace multi_head_test

@@ -10,6 +10,8 @@
 #include <functional>
 #include <vector>
 
+namespace streaming_budget_test {
+
 using namespace poslsh::test;
 using poslsh::AlibiBias;
 using poslsh::alibi_slopes;
@@ -96,7 +98,7 @@ TEST_CASE("Keys are dropped, and every row stays within the tolerance") {
 TEST_CASE("Zero keys: as many are kept as the weights alone demand") {
   for (const double slope : {1.0, 0.1, 0.01})
     for (const double tolerance : {1e-9, 1e-3, 0.5}) {
-      const auto layer = scalar_stream(4000, [](Index) { return 1.0; }, [](Index) { return 0.0; },
+      const auto layer = scalar_stream(3400, [](Index) { return 1.0; }, [](Index) { return 0.0; },
                                        [](Index i) { return std::cos(static_cast<double>(i)); });
       const AttentionOptions options{.tolerance = tolerance};
       auto stream = stream_for(layer, std::vector<AlibiBias>{{slope}}, options, 1.0);
@@ -274,3 +276,5 @@ TEST_CASE("The eight standard heads in bounded memory over a long stream") {
     REQUIRE(static_cast<double>(largest[head]) < (std::log1p(0x1p24) + 24) / biases[head].slope + 10);
   }
 }
+
+}  // namespace streaming_budget_test

@@ -9,6 +9,8 @@
 
 #include <vector>
 
+namespace streaming_cache_test {
+
 using namespace poslsh::test;
 using poslsh::AlibiBias;
 using poslsh::alibi_slopes;
@@ -135,7 +137,7 @@ TEST_CASE("A user's bias keeps what its support reaches; what has no end is kept
 
 TEMPLATE_TEST_CASE("Memory is at most twice the largest reach and three tiles, however long the stream", "", float,
                    double) {
-  const Index head_dim = 3, value_dim = 2, tokens = 60000;
+  const Index head_dim = 3, value_dim = 2, tokens = 30000;
   const auto layer = normal_stream<TestType>({1, 1, 200, head_dim, value_dim}, 6);
   const auto run = [&](const auto& bias, const AttentionOptions& options) {
     StreamingAttention<TestType, std::decay_t<decltype(bias)>> stream({bias}, 1, head_dim, value_dim, options);
@@ -217,3 +219,5 @@ TEMPLATE_TEST_CASE("Unit normal keys and values in 16 bits: relative errors belo
     REQUIRE(error.norm() >= bound / 100 * right.norm());  // it is rounded indeed
   }
 }
+
+}  // namespace streaming_cache_test

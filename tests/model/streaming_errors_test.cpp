@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+namespace streaming_errors_test {
+
 using namespace poslsh::test;
 using poslsh::AlibiBias;
 using poslsh::AttentionOptions;
@@ -176,3 +178,5 @@ TEST_CASE("A stream may go to position 2^52, and no further") {
   REQUIRE(stream.cached_tokens(0) == 2);
   feed(stream, layer, {{0, 0}});  // nothing is still little enough
 }
+
+}  // namespace streaming_errors_test

@@ -14,15 +14,9 @@
 #include <string>
 #include <vector>
 
-using namespace poslsh::test;
-using poslsh::AlibiBias;
-using poslsh::AttentionOptions;
-using poslsh::Index;
-using poslsh::NoBias;
-using poslsh::StreamingAttention;
-
 // --- Memory that refuses large requests, for this whole program --------------------------------------------
 
+namespace streaming_memory_test {
 namespace {
 
 std::atomic<std::size_t> largest_allowed{~std::size_t{0}};
@@ -43,6 +37,7 @@ struct Limit {
 };
 
 }  // namespace
+}  // namespace streaming_memory_test
 
 // Not inline: compilers take the two halves of a pair, one inline and one not, for a mismatch.
 #if defined(__GNUC__)
@@ -50,19 +45,28 @@ struct Limit {
 #else
 #define NOT_INLINE
 #endif
-NOT_INLINE void* operator new(std::size_t size) { return allocate(size, 1); }
+NOT_INLINE void* operator new(std::size_t size) { return streaming_memory_test::allocate(size, 1); }
 NOT_INLINE void* operator new(std::size_t size, std::align_val_t alignment) {
-  return allocate(size, static_cast<std::size_t>(alignment));
+  return streaming_memory_test::allocate(size, static_cast<std::size_t>(alignment));
 }
 // std::stable_sort asks in this way; a half replaced would be a mismatch for address sanitizers.
 NOT_INLINE void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
-  return size > largest_allowed ? nullptr : std::malloc(size > 0 ? size : 1);
+  return size > streaming_memory_test::largest_allowed ? nullptr : std::malloc(size > 0 ? size : 1);
 }
 NOT_INLINE void operator delete(void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
 NOT_INLINE void operator delete(void* memory) noexcept { std::free(memory); }
 NOT_INLINE void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 NOT_INLINE void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
 NOT_INLINE void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+
+namespace streaming_memory_test {
+
+using namespace poslsh::test;
+using poslsh::AlibiBias;
+using poslsh::AttentionOptions;
+using poslsh::Index;
+using poslsh::NoBias;
+using poslsh::StreamingAttention;
 
 TEST_CASE("More tokens than there is memory for change nothing") {
   const StreamShape shape{2, 2, 3000, 64, 8};
@@ -186,3 +190,5 @@ TEST_CASE("A state that was made to lie, checksums and all, is an Error where it
   REQUIRE(sizes(Index{1} << 50, 1) ==
           "poslsh: tokens dropped in the saved state is 1; it must be less than a tile, and not before key_offset");
 }
+
+}  // namespace streaming_memory_test

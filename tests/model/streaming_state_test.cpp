@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+namespace streaming_state_test {
+
 using namespace poslsh::test;
 using poslsh::AlibiBias;
 using poslsh::AttentionOptions;
@@ -205,3 +207,5 @@ TEST_CASE("A state of another kind of stream is an Error that says so") {
   REQUIRE(refusal<Small>(state, std::vector<AlibiBias>{}) == heads);
   REQUIRE(refusal<Small>(state, std::vector<AlibiBias>{{0.5}, {infinity}}) == "poslsh: slope is inf; it must be finite");
 }
+
+}  // namespace streaming_state_test

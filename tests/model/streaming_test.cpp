@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+namespace streaming_test {
+
 using namespace poslsh::test;
 using poslsh::AlibiBias;
 using poslsh::alibi_slopes;
@@ -310,3 +312,5 @@ TEST_CASE("A stream can be moved; the one that took over goes on") {
     REQUIRE(same_numbers(rows_of(got.values.view(), 0, head).bottomRows(200),
                          rows_of(expected.values.view(), 0, head).bottomRows(200)));
 }
+
+}  // namespace streaming_test

@@ -8,6 +8,8 @@
 #include <type_traits>
 #include <vector>
 
+namespace tensor_view_test {
+
 using Catch::Matchers::ContainsSubstring;
 using poslsh::Index;
 using poslsh::KeyRange;
@@ -224,3 +226,5 @@ TEST_CASE("The rows of an output must not lie on one another") {
   }
   REQUIRE_THAT(message(changed([](auto& x) { x.data = nullptr; }), true), ContainsSubstring("data of x is null"));
 }
+
+}  // namespace tensor_view_test

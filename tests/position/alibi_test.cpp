@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <limits>
 
+namespace alibi_test {
+
 using poslsh::alibi_slopes;
 using poslsh::Index;
 
@@ -66,3 +68,5 @@ TEST_CASE("Slopes refuse numbers of heads and largest biases that make no sense"
   REQUIRE_THROWS_WITH(alibi_slopes(8, infinity), "poslsh: max_bias is inf; it must be positive and finite");
   REQUIRE_THROWS_AS(alibi_slopes(8, std::numeric_limits<double>::quiet_NaN()), poslsh::Error);
 }
+
+}  // namespace alibi_test

@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+namespace hash_test {
+
 using namespace poslsh::test;
 using Catch::Matchers::ContainsSubstring;
 using poslsh::draw_hashes;
@@ -530,3 +532,5 @@ TEST_CASE("Importance draws are unbiased for any stretch, and narrower for a sma
   for (const double bad : {0.5, -1.0, not_a_number, infinity})
     REQUIRE_THROWS_WITH(draw_hashes(kernel, 64, 9, Sampling::importance, 0, bad), Catch::Matchers::ContainsSubstring("stretch is"));
 }
+
+}  // namespace hash_test

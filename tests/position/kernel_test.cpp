@@ -6,6 +6,8 @@
 #include <limits>
 #include <vector>
 
+namespace kernel_test {
+
 using poslsh::LaplaceKernel;
 
 namespace {
@@ -174,3 +176,5 @@ TEST_CASE("Every method refuses a sigma that is not positive and finite") {
     for (const double p : {0.0, 0.3, 1.0}) CHECK_THROWS_WITH(kernel.width_quantile(p), message);
   }
 }
+
+}  // namespace kernel_test

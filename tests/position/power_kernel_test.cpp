@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+namespace power_kernel_test {
+
 using namespace poslsh::test;
 using poslsh::draw_hashes;
 using poslsh::Index;
@@ -316,3 +318,5 @@ TEST_CASE("Draws of a power kernel have these very bits on every platform") {
                                   {0x1.37593d9a940e7p+7, 0x1.701c451ccc5cp+5, 0x1.b7df2f0ba6461p-2},
                                   {0x1.8a8abbdf213a4p+7, 0x1.70df3aebb1105p+6, 0x1.05870c3abbc4ap-2}});
 }
+
+}  // namespace power_kernel_test

@@ -14,6 +14,8 @@
 #include <cstdlib>
 #include <vector>
 
+namespace user_kernel_test {
+
 using namespace poslsh::test;
 using poslsh::draw_hashes;
 using poslsh::Index;
@@ -79,3 +81,5 @@ TEST_CASE("Weights of importance draws stay within 4 for a mixture, whose k'' de
     REQUIRE(hash.weight > 0);
   }
 }
+
+}  // namespace user_kernel_test

@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+namespace bounds_test {
+
 using namespace poslsh;
 namespace theory = poslsh::theory;
 
@@ -342,3 +344,5 @@ TEST_CASE("The bounds refuse arguments out of range, by name") {
   CHECK_THROWS_WITH(theory::samples_for_spectral_error(1, 10, 1e-9, 0.1), too_small);
   CHECK_THROWS_AS(theory::samples_for_max_error(10, 0, 0.1), Error);
 }
+
+}  // namespace bounds_test

@@ -10,6 +10,8 @@
 #include <limits>
 #include <vector>
 
+namespace operators_test {
+
 using namespace poslsh;
 using namespace poslsh::test;
 
@@ -120,3 +122,5 @@ TEST_CASE("The operators refuse what is out of range") {
   REQUIRE_THROWS_AS(theory::apply(mask, x, (Index{1} << 52) - 3), Error);
   REQUIRE_NOTHROW(theory::apply(mask, x, (Index{1} << 52) - 4));
 }
+
+}  // namespace operators_test

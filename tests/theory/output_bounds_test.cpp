@@ -10,6 +10,8 @@
 
 #include <vector>
 
+namespace output_bounds_test {
+
 using namespace poslsh;
 using namespace poslsh::test;
 
@@ -271,3 +273,5 @@ TEST_CASE("The output bounds refuse arguments out of range, by name") {
   CHECK_THROWS_WITH(theory::samples_for_output_error(1, 4, 100, 0.1, 0.1),
                     "poslsh: error is 0.1; it must be large enough for 2^52 samples to reach it");
 }
+
+}  // namespace output_bounds_test

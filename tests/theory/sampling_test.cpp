@@ -7,6 +7,8 @@
 
 #include <poslsh/theory/spectral.hpp>
 
+namespace sampling_test {
+
 using namespace poslsh;
 
 namespace {
@@ -36,3 +38,5 @@ TEST_CASE("Better designs have smaller spectral errors than independent draws of
     CHECK(mean_spectral_error(row.samples, Sampling::mixture) <= row.mixture * independent);
   }
 }
+
+}  // namespace sampling_test

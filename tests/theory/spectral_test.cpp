@@ -13,6 +13,8 @@
 #include <limits>
 #include <vector>
 
+namespace spectral_test {
+
 using namespace poslsh;
 
 namespace {
@@ -160,3 +162,5 @@ TEST_CASE("Spectral norms refuse bad input and say when they do not converge") {
 }
 
 #endif
+
+}  // namespace spectral_test

@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+namespace variance_test {
+
 using namespace poslsh;
 
 namespace {
@@ -170,3 +172,5 @@ TEST_CASE("Stratified draws obey the bound 1/(4 w^2) + 1/(4 w m^2)") {
             1 / (4 * w * w) + 1 / (4 * w * m * m));
   }
 }
+
+}  // namespace variance_test

@@ -104,7 +104,8 @@ template <class T, class S, BoundedTail B>
   RunningRow<T> rows[query_tile];
   KeyRange visible[query_tile];
   for (Index r = 0; r < count; ++r) {
-    copy_row(forward.queries.row(first + r), forward.queries.col_stride, forward.scale, depth, &queries[r * depth], 1);
+    copy_row(forward.queries.row(first + r), forward.queries.col_stride, forward.scale, depth,
+             queries.data() + r * depth, 1);
     rows[r] = {head.log_sum_exp(first + r), 1, false};
     visible[r] = head.visible(first + r);
   }

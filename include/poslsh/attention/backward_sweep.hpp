@@ -12,6 +12,43 @@
 
 namespace poslsh::inline POSLSH_SIMD::detail {
 
+/// From the scores Z (less their log weights, if given) and dO V^T of a row to P = exp(Z - L) and
+/// dZ = P o (dO V^T - D), in place.
+template <class T>
+void differentiate_row(KeyRange range, const T* log_weights, T log_sum_exp, T mean, T* weights, T* d_scores) {
+  const Packet<T> zero = pset1<Packet<T>>(T(0)), means = pset1<Packet<T>>(mean);
+  const Packet<T> log_sum_exps = pset1<Packet<T>>(log_sum_exp);
+  each_packet<T>(range, [&](Index j, auto&& inside) POSLSH_INLINE_LAMBDA {
+    Packet<T> score = ploadu<Packet<T>>(weights + j);
+    if (log_weights != nullptr) score = padd(score, ploadu<Packet<T>>(log_weights + j));
+    const Packet<T> weight = inside(exp_nonpositive<T>(psub(score, log_sum_exps)), zero);
+    pstoreu(weights + j, weight);
+    pstoreu(d_scores + j, inside(pmul(weight, psub(ploadu<Packet<T>>(d_scores + j), means)), zero));
+  });
+}
+
+/// Caps scores, in double as in the forward pass, and keeps the derivative 1 - tanh^2 in `slack`.
+template <class T>
+void cap_scores(KeyRange range, double cap, T* scores, T* slack) {
+  for (Index j = range.begin; j < range.end; ++j) {
+    const double tangent = std::tanh(static_cast<double>(scores[j]) / cap);
+    scores[j] = static_cast<T>(cap * tangent);
+    slack[j] = static_cast<T>(1 - tangent * tangent);
+  }
+}
+
+/// sum_j d_scores[j] (offset + j) over the range.
+template <class T>
+[[nodiscard]] double weighted_offsets(const T* d_scores, KeyRange range, Index offset) {
+  const Packet<T> zero = pset1<Packet<T>>(T(0));
+  Packet<T> sums = zero;
+  each_packet<T>(range, [&](Index j, auto&& inside) POSLSH_INLINE_LAMBDA {
+    const Packet<T> offsets = Eigen::internal::plset<Packet<T>>(static_cast<T>(offset + j));
+    sums = pmadd(inside(ploadu<Packet<T>>(d_scores + j), zero), offsets, sums);
+  });
+  return static_cast<double>(predux(sums));
+}
+
 /// Sweeps of one thread. For each tile of keys, with the log-sum-exps L and D_i = dO_i . O_i known:
 ///   P = exp(Z - L), dZ = P o (dO V^T - D), dQ += dZ K, dV += P^T dO, dK += dZ^T Q.
 template <class T, class S, class B>
@@ -88,31 +125,17 @@ class BackwardSweep {
 
   /// From scores and dO V^T of a row to P and dZ, in place.
   void weigh_row(Index tile, Index r, KeyRange range, T* weights, T* d_scores) {
-    if (head_.forward.softcap != 0) cap_scores(range, weights);
-    if constexpr (!BiasRows<B, T>::prepared && !UnitWeights<B>)
-      bias_.add(r, range.begin, weights + range.begin, range.size());
-    const Packet<T> zero = pset1<Packet<T>>(T(0)), mean = pset1<Packet<T>>(static_cast<T>(means_[r]));
-    const Packet<T> log_sum_exp = pset1<Packet<T>>(log_sum_exp_[r]);
-    each_packet<T>(range, [&](Index j, auto&& inside) POSLSH_INLINE_LAMBDA {
-      Packet<T> score = ploadu<Packet<T>>(weights + j);
-      if constexpr (BiasRows<B, T>::prepared) score = padd(score, ploadu<Packet<T>>(bias_.row(r) + j));
-      const Packet<T> weight = inside(exp_nonpositive<T>(psub(score, log_sum_exp)), zero);
-      pstoreu(weights + j, weight);
-      pstoreu(d_scores + j, inside(pmul(weight, psub(ploadu<Packet<T>>(d_scores + j), mean)), zero));
-    });
-    if constexpr (SlopeBias<B>) add_slopes(tile, r, range, d_scores);
-    if (head_.forward.softcap != 0)
-      for (Index j = range.begin; j < range.end; ++j) d_scores[j] *= slack_[j];
-  }
-
-  /// Caps the scores, in double as in the forward pass, and keeps the derivative 1 - tanh^2.
-  void cap_scores(KeyRange range, T* scores) {
     const double cap = head_.forward.softcap;
-    for (Index j = range.begin; j < range.end; ++j) {
-      const double tangent = std::tanh(static_cast<double>(scores[j]) / cap);
-      scores[j] = static_cast<T>(cap * tangent);
-      slack_[j] = static_cast<T>(1 - tangent * tangent);
-    }
+    if (cap != 0) cap_scores(range, cap, weights, slack_.data());
+    const T* log_weights = nullptr;
+    if constexpr (BiasRows<B, T>::prepared)
+      log_weights = bias_.row(r);
+    else if constexpr (!UnitWeights<B>)
+      bias_.add(r, range.begin, weights + range.begin, range.size());
+    differentiate_row(range, log_weights, log_sum_exp_[r], static_cast<T>(means_[r]), weights, d_scores);
+    if constexpr (SlopeBias<B>) add_slopes(tile, r, range, d_scores);
+    if (cap != 0)
+      for (Index j = range.begin; j < range.end; ++j) d_scores[j] *= slack_[j];
   }
 
   /// Each pair's dZ times its offset, on the query's side.
@@ -121,16 +144,6 @@ class BackwardSweep {
     const Index middle = std::clamp(1 - offset, range.begin, range.end);
     scalars_.slope += weighted_offsets(d_scores, {range.begin, middle}, offset);
     scalars_.right_slope -= weighted_offsets(d_scores, {middle, range.end}, offset);
-  }
-
-  [[nodiscard]] static double weighted_offsets(const T* d_scores, KeyRange range, Index offset) {
-    const Packet<T> zero = pset1<Packet<T>>(T(0));
-    Packet<T> sums = zero;
-    each_packet<T>(range, [&](Index j, auto&& inside) POSLSH_INLINE_LAMBDA {
-      const Packet<T> offsets = Eigen::internal::plset<Packet<T>>(static_cast<T>(offset + j));
-      sums = pmadd(inside(ploadu<Packet<T>>(d_scores + j), zero), offsets, sums);
-    });
-    return static_cast<double>(predux(sums));
   }
 
   const BackwardHead<T, S, B>& head_;

@@ -25,8 +25,8 @@ class BackwardTile {
   void load(Strided<const T> queries, T scale, Strided<const T> d_values, T share, Index first, Index count) {
     count_ = count;
     for (Index r = 0; r < query_tile; ++r) {
-      T* query = &queries_[r * row_stride(depth_)];
-      T* d_value = &d_values_[r * row_stride(features_)];
+      T* query = queries_.data() + r * row_stride(depth_);
+      T* d_value = d_values_.data() + r * row_stride(features_);
       std::fill(query, query + depth_, T(0));
       std::fill(d_value, d_value + features_, T(0));
       if (r >= count) continue;
@@ -36,8 +36,8 @@ class BackwardTile {
     rows_finite_ = finite(queries_, depth_) && finite(d_values_, features_);
     std::fill(d_queries_.data(), d_queries_.data() + d_queries_.size(), T(0));
     // Whole blocks of rows are read.
-    std::fill(&weights_[count * stride], weights_.data() + weights_.size(), T(0));
-    std::fill(&d_scores_[count * stride], d_scores_.data() + d_scores_.size(), T(0));
+    std::fill(weights_.data() + count * stride, weights_.data() + weights_.size(), T(0));
+    std::fill(d_scores_.data() + count * stride, d_scores_.data() + d_scores_.size(), T(0));
   }
 
   /// Goes to a tile of keys: of its key rows in `keys`, row r sees those in visible[r]. False if no row sees any.
@@ -59,11 +59,11 @@ class BackwardTile {
   [[nodiscard]] KeyRange columns() const { return seen_; }
   /// First the scores of a row and its dO V^T, which the caller replaces by P and dZ; 0 in the columns that other rows
   /// see and it does not.
-  [[nodiscard]] T* weights(Index r) { return &weights_[r * stride]; }
-  [[nodiscard]] T* d_scores(Index r) { return &d_scores_[r * stride]; }
-  [[nodiscard]] const T* d_values(Index r) const { return &d_values_[r * row_stride(features_)]; }
+  [[nodiscard]] T* weights(Index r) { return weights_.data() + r * stride; }
+  [[nodiscard]] T* d_scores(Index r) { return d_scores_.data() + r * stride; }
+  [[nodiscard]] const T* d_values(Index r) const { return d_values_.data() + r * row_stride(features_); }
   /// dQ of a row so far, before the scale.
-  [[nodiscard]] const T* d_queries(Index r) const { return &d_queries_[r * depth_]; }
+  [[nodiscard]] const T* d_queries(Index r) const { return d_queries_.data() + r * depth_; }
 
   void multiply(const PackedKeys<T, S>& keys, const PackedKeys<T, S>& values) {
     multiply(queries_, row_stride(depth_), keys, weights_);
@@ -83,7 +83,7 @@ class BackwardTile {
       if (ragged && finite == unknown) finite = keys.finite(seen_.begin, seen_.end, depth_) ? yes : no;
       const auto add = [&]<int Rows>(std::integral_constant<int, Rows>, Index r, KeyRange seen) {
         add_values<T, Rows>(d_scores(r) + seen.begin, stride, keys.data + seen.begin * keys.stride, keys.stride,
-                            seen.size(), &d_queries_[r * depth_], depth_, depth_);
+                            seen.size(), d_queries_.data() + r * depth_, depth_, depth_);
       };
       if (rows < value_rows / 2 || (ragged && finite == no)) {
         for (Index r = first; r < first + rows; ++r)
@@ -134,11 +134,11 @@ class BackwardTile {
         const KeyRange range = intersect(hulls_[first / score_rows], {begin, begin + panel_keys<T>});
         if (range.empty()) continue;
         const Index column = round_down(range.begin, W), width = round_up(range.end, W) - column;
-        T* out = &to[first * stride + column];
+        T* out = to.data() + first * stride + column;
         unrolled<score_packets>([&](auto less) POSLSH_INLINE_LAMBDA {
           constexpr int packets = decltype(less)::value + 1;
           if (width != packets * W) return;
-          score_panel<T, score_rows, packets>(&rows[first * row_stride], row_stride, panel + (column - begin),
+          score_panel<T, score_rows, packets>(rows.data() + first * row_stride, row_stride, panel + (column - begin),
                                               packed.depth(),
                                               [&](auto r, auto c, Packet<T> sum) POSLSH_INLINE_LAMBDA {
                                                 pstoreu(out + r * stride + c * W, sum);
@@ -155,8 +155,8 @@ class BackwardTile {
     for (Index f = 0; f < features; f += slice) {
       const auto add = [&]<int Keys>(std::integral_constant<int, Keys>, Index column, KeyRange seeing) {
         if (seeing.empty()) return;
-        add_columns<T, Keys>(&weights[seeing.begin * stride + column], stride,
-                             &rows[seeing.begin * row_stride(features) + f], row_stride(features), seeing.size(),
+        add_columns<T, Keys>(weights.data() + seeing.begin * stride + column, stride,
+                             rows.data() + seeing.begin * row_stride(features) + f, row_stride(features), seeing.size(),
                              out.row(tile_ + column) + f, out.stride(), (std::min)(slice, features - f));
       };
       constexpr std::integral_constant<int, 1> one;

@@ -178,7 +178,7 @@ struct ValueTile {
     stride = round_up(values.cols, W);
     copy.require(key_tile<T> * stride);
     for (Index j = range.begin; j < range.end; ++j) {
-      T* row = &copy[j * stride];
+      T* row = copy.data() + j * stride;
       read_row(values.row(first + j), values.col_stride, values.cols, row);
       std::fill(row + values.cols, row + stride, T(0));
     }

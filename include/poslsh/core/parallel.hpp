@@ -8,8 +8,10 @@
 
 #include <atomic>
 #include <exception>
+#include <memory>
 #include <system_error>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 namespace poslsh::inline POSLSH_SIMD::detail {
@@ -25,17 +27,15 @@ class JoiningThreads : public std::vector<std::thread> {
   }
 };
 
-/// Runs body(task, worker) once for each task in [0, tasks), on at most `threads` threads, the caller's among them;
-/// worker is in [0, threads). Tasks are handed out one by one, so that a result may depend on the task but never on
-/// the worker. The first exception of a body stops the handing out and is thrown to the caller. No thread outlives
-/// the call, and no pool, environment variable or setting of a caller's runtime is touched.
-template <class Body>
-void parallel_for(Index tasks, int threads, Body&& body) {
-  const int workers = static_cast<int>(tasks < threads ? tasks : Index{threads});
-  if (workers <= 1) {
-    for (Index task = 0; task < tasks; ++task) body(task, 0);
-    return;
-  }
+/// A reference to a body of parallel_for: one type for all, so that the loop is compiled once.
+struct LoopBody {
+  void* body;
+  void (*call)(void* body, Index task, int worker);
+  void operator()(Index task, int worker) const { call(body, task, worker); }
+};
+
+/// parallel_for with at least two workers.
+inline void run_workers(Index tasks, int workers, LoopBody body) {
   std::atomic<Index> next{0};
 #if POSLSH_EXCEPTIONS
   std::exception_ptr error;
@@ -69,6 +69,23 @@ void parallel_for(Index tasks, int threads, Body&& body) {
 #if POSLSH_EXCEPTIONS
   if (error) std::rethrow_exception(error);
 #endif
+}
+
+/// Runs body(task, worker) once for each task in [0, tasks), on at most `threads` threads, the caller's among them;
+/// worker is in [0, threads). Tasks are handed out one by one, so that a result may depend on the task but never on
+/// the worker. The first exception of a body stops the handing out and is thrown to the caller. No thread outlives
+/// the call, and no pool, environment variable or setting of a caller's runtime is touched.
+template <class Body>
+void parallel_for(Index tasks, int threads, Body&& body) {
+  const int workers = static_cast<int>(tasks < threads ? tasks : Index{threads});
+  if (workers <= 1) {
+    for (Index task = 0; task < tasks; ++task) body(task, 0);
+    return;
+  }
+  using Called = std::remove_reference_t<Body>;
+  run_workers(tasks, workers,
+              {const_cast<void*>(static_cast<const void*>(std::addressof(body))),
+               [](void* called, Index task, int worker) { (*static_cast<Called*>(called))(task, worker); }});
 }
 
 }  // namespace poslsh::inline POSLSH_SIMD::detail
