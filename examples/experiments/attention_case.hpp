@@ -77,18 +77,4 @@ inline Matrix<double> dense_attention(const Matrix<double>& weights, const Matri
   return output;
 }
 
-/// The row bounds of Theorem 2.2: 2 max |v_j| sum_j |L* - Mt| A / sum_j L* A, the maximum over the keys the
-/// row sees.
-inline Eigen::VectorXd row_bounds(const Matrix<double>& exact, const Matrix<double>& mean,
-                                  const Matrix<double>& scores, const Matrix<double>& values, bool causal) {
-  Eigen::VectorXd bounds(scores.rows());
-  double largest = causal ? 0 : values.cwiseAbs().maxCoeff();
-  for (Index i = 0; i < scores.rows(); ++i) {
-    if (causal) largest = std::max(largest, values.row(i).cwiseAbs().maxCoeff());
-    const double gap = ((exact.row(i) - mean.row(i)).cwiseAbs().cwiseProduct(scores.row(i))).sum();
-    bounds[i] = 2 * largest * gap / exact.row(i).cwiseProduct(scores.row(i)).sum();
-  }
-  return bounds;
-}
-
 }  // namespace experiments

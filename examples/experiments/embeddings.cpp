@@ -100,7 +100,7 @@ int run(const CommonOptions& options) {
   CsvTable csv(columns);
   bool passed = true;
   {
-    Progress progress(9);
+    Progress progress(12);
     for (const auto& [sampling, name] : all_samplings)
       for (const Index samples : {4, 32, 128}) {
         const MeanMask mask(poslsh::draw_hashes(LaplaceKernel{sigma}, samples, options.seed, sampling));

@@ -37,7 +37,8 @@ struct NamedSampling {
 };
 inline constexpr NamedSampling all_samplings[] = {{Sampling::independent, "independent"},
                                                   {Sampling::stratified, "stratified"},
-                                                  {Sampling::importance, "importance"}};
+                                                  {Sampling::importance, "importance"},
+                                                  {Sampling::mixture, "mixture"}};
 
 /// A number as CSV and tables have it.
 inline std::string text(double value) { return format_number("%.4g", value); }

@@ -182,7 +182,7 @@ bool draw(const std::vector<Result>& results, const std::vector<double>& exponen
   for (std::size_t e = 0; e < exponents.size(); ++e) {
     double exact = 1;
     std::string data, noise, wave;
-    for (const std::string method : {"window", "stratified", "importance"}) {
+    for (const std::string method : {"window", "stratified", "importance", "mixture"}) {
       const std::string name = "$" + method + std::to_string(e);
       data += name + " << END\n";
       for (const Result& result : results) {

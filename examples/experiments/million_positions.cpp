@@ -20,7 +20,7 @@ int run(int argc, char** argv) {
   Index n = Index{1} << 20;
   double sigma = 256, tolerance = 1e-3;
   std::vector<Index> samples{1, 4, 16, 32, 64, 256, 1024};
-  std::vector<std::string> names{"independent", "importance"};
+  std::vector<std::string> names{"independent", "importance", "mixture"};
   if (!parse(argc, argv, "Spectral error of the mean mask at a million positions.", common,
              [&](CLI::App& app) {
                app.add_option("--positions", n, "Positions n")->check(CLI::Range(2, 1 << 26));
@@ -28,9 +28,9 @@ int run(int argc, char** argv) {
                app.add_option("--samples", samples, "Numbers of draws")
                    ->delimiter(',')
                    ->check(CLI::Range(1, 1 << 20));
-               app.add_option("--sampling", names, "independent, stratified, importance")
+               app.add_option("--sampling", names, "independent, stratified, importance, mixture")
                    ->delimiter(',')
-                   ->check(CLI::IsMember({"independent", "stratified", "importance"}));
+                   ->check(CLI::IsMember({"independent", "stratified", "importance", "mixture"}));
                app.add_option("--tolerance", tolerance, "Of the spectral norm, relative")
                    ->check(CLI::Range(1e-8, 0.1));
              }))

@@ -3,6 +3,8 @@
 // Output error of attention under the mean mask on real and generated inputs: ratio and mean merge side by
 // side, and the row bound of Theorem 2.2, which no row may exceed.
 
+#include <poslsh/attention/certificate.hpp>
+
 #include "attention_case.hpp"
 
 namespace {
@@ -56,14 +58,12 @@ int run(int argc, char** argv) {
                   3);
   std::vector<Panel> panels;
   Index rows = 0, broken = 0;
-  Progress progress(static_cast<double>(cases.size() * sigmas.size() * samples.size() * 2));
+  Progress progress(static_cast<double>(cases.size() * sigmas.size() * samples.size() * 3));
   poslsh::AttentionOptions options;
   options.causal = causal;
   options.threads = common.threads;
   for (const AttentionCase& one : cases) {
-    const Matrix<double> scores = dense_scores(one, causal);
     for (const double sigma : sigmas) {
-      const Matrix<double> kernel = dense_kernel(sigma, one.q.rows());
       const Matrix<double> exact =
           poslsh::attention(one.q, one.k, one.v, poslsh::AlibiBias{1 / sigma}, options).values;
       Panel panel{one.name + ", sigma = " + text(sigma), "draws s", "relative error", "set logscale xy", {}};
@@ -81,8 +81,8 @@ int run(int argc, char** argv) {
               poslsh::blockwise_attention(one.q, one.k, one.v, hashes, options, poslsh::Merge::mean).values,
               exact);
 
-          const Matrix<double> mean_mask = mask.dense(one.q.rows());
-          const Eigen::VectorXd bounds = row_bounds(kernel, mean_mask, scores, one.v, causal);
+          const poslsh::Vector<double> bounds =
+              poslsh::output_error_certificate(one.q, one.k, one.v, 1 / sigma, mask, options);
           std::vector<double> parts, certified;
           const double largest_value = one.v.cwiseAbs().maxCoeff();
           for (Index i = 0; i < bounds.size(); ++i) {

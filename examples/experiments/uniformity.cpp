@@ -110,7 +110,7 @@ int run(int argc, char** argv) {
       {"B", "sampling", "s", "random", "real", "adversarial", "bound, masks given", "bound at 5 %"}, 0);
   std::vector<Panel> panels;
   Index broken = 0;
-  Progress progress(static_cast<double>(score_bounds.size() * samples.size() * 2));
+  Progress progress(static_cast<double>(score_bounds.size() * samples.size() * 3));
   for (const double score_bound : score_bounds) {
     for (AttentionCase& input : given) hold_scores(input, score_bound);
     for (const NamedSampling& sampling : all_samplings) {

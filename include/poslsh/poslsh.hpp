@@ -37,6 +37,7 @@
 #include "poslsh/core/strided.hpp"
 #include "poslsh/core/turns.hpp"
 #include "poslsh/core/types.hpp"
+#include "poslsh/mask/block_cursor.hpp"
 #include "poslsh/mask/block_mask.hpp"
 #include "poslsh/mask/mean_mask.hpp"
 #include "poslsh/model/key_budget.hpp"

@@ -7,7 +7,7 @@ set -euo pipefail
 headers="
 core/config core/types core/math core/random core/parallel core/turns core/buffer core/strided
 position/alibi position/kernel position/hash
-mask/block_mask mask/mean_mask
+mask/block_cursor mask/block_mask mask/mean_mask
 theory/bounds theory/output_bounds theory/operators theory/spectral
 attention/bias attention/kernel_bias attention/options attention/softmax attention/simd attention/storage attention/micro_kernel attention/packing
 attention/weights attention/key_groups attention/skipping attention/bias_rows attention/mean_mask_rows

@@ -88,12 +88,11 @@ void certify_rows(const Matrix<double>& q, const Matrix<double>& k, const Vector
       for (Index j = 0; j < range.size(); ++j)
         exact[static_cast<std::size_t>(j)] = bias.log_weight_at(first_key + j - query);
       const KeyRange support = intersect(mask.support(query), {first_key, first_key + range.size()});
-      std::fill_n(mean.begin(), range.size(), -std::numeric_limits<double>::infinity());
-      if (!support.empty()) {
-        double* inside = mean.data() + (support.begin - first_key);
-        std::fill_n(inside, support.size(), 0.0);
-        mask.add_log_weights(query, support.begin, inside, support.size());
-      }
+      for (Index j = 0; j < range.size(); ++j)
+        mean[static_cast<std::size_t>(j)] =
+            support.contains(first_key + j) ? 0 : -std::numeric_limits<double>::infinity();
+      if (!support.empty())
+        mask.add_log_weights(query, support.begin, mean.data() + (support.begin - first_key), support.size());
       rows[r].add(&scores(static_cast<Index>(r), range.begin - begin), exact.data(), mean.data(), range.size());
     }
   }

@@ -12,9 +12,11 @@
 
 #include "poslsh/attention/bias_rows.hpp"
 #include "poslsh/attention/weights.hpp"
+#include "poslsh/mask/block_cursor.hpp"
 #include "poslsh/mask/mean_mask.hpp"
 
 #include <algorithm>
+#include <compare>
 #include <span>
 #include <vector>
 
@@ -37,6 +39,13 @@ class BlockEdges {
       at->weight += weight;
     else
       edges_.insert(at, {position, weight});
+  }
+  /// The same for a position that no edge lies beyond.
+  void append(Index position, double weight) {
+    if (!edges_.empty() && edges_.back().position == position)
+      edges_.back().weight += weight;
+    else
+      edges_.push_back({position, weight});
   }
   void drop_nearest() { edges_.pop_back(); }
   [[nodiscard]] const std::vector<Edge>& edges() const { return edges_; }
@@ -103,12 +112,8 @@ class BiasRows<MeanMask, T> {
     /// Finds the runs of the tile and the steps of each.
     void queries(Index first, Index count) {
       const Index begin = shared_.place_.query_position(first);
-      if (count == 1 && run_count_ == 1 && at(0).begin <= begin && begin < next_change_) {
-        at(0).begin = begin;  // decoding: the row of the query before serves on
-        at(0).end = begin + 1;
-        run_of_row_[0] = 0;
-        return;
-      }
+      if (count == 1 && shared_.place_.right <= 0) return one_query(begin);
+      ahead_known_ = true;
       find_changes(begin, count);
       for (Index run = 0; run < runs(); ++run) {
         if (run > 0) cross(ends_, 1 - at(run).begin, run, [](const Change& change) { return 1 - change.new_end; });
@@ -120,10 +125,7 @@ class BiasRows<MeanMask, T> {
         at(run).behind.assign(begins_);
         if (run > 0) cross(begins_, at(run).begin, run, [](const Change& change) { return change.old_begin; });
       }
-      if (rows_.size() < runs() * key_tile<T>) {
-        rows_ = Buffer<T>(runs() * key_tile<T>);
-        std::fill(rows_.data(), rows_.data() + rows_.size(), T(0));
-      }
+      make_room();
     }
 
     /// Writes the row of each run over key rows [first, first + count).
@@ -160,6 +162,61 @@ class BiasRows<MeanMask, T> {
       WeightSteps<T> behind, ahead;
     };
 
+    /// Where a block begins; equal ones in the order of the hashes.
+    struct Start {
+      Index position;
+      std::size_t hash;
+      friend auto operator<=>(const Start&, const Start&) = default;
+    };
+
+    /// Decoding: a run of one query, which sees nothing ahead. The row of the query before serves until a block ends.
+    void one_query(Index position) {
+      const bool same_row = run_count_ == 1 && !ahead_known_ && at(0).begin <= position;
+      if (runs_.empty()) runs_.emplace_back();
+      run_count_ = 1;
+      run_of_row_[0] = 0;
+      Run& run = at(0);
+      run.begin = position;
+      run.end = position + 1;
+      if (!cursor_.move_to(shared_.mask_.hashes(), position) && same_row) return;
+      ahead_known_ = false;
+      run.support = cursor_.hull();
+      order_begins();
+      run.behind.assign(begins_);
+      run.ahead = {};
+      make_room();
+    }
+
+    /// The edges behind the cursor's position. Blocks that have not changed keep their order; in decoding all others
+    /// begin beyond them.
+    void order_begins() {
+      const std::vector<KeyRange>& blocks = cursor_.blocks();
+      const bool anew = starts_.size() != blocks.size();
+      starts_.resize(blocks.size());
+      std::size_t kept = 0;
+      entered_.clear();
+      for (std::size_t i = 0; i < blocks.size(); ++i) {
+        const Start start = anew ? Start{0, i} : starts_[i];
+        const Index begin = blocks[start.hash].begin;
+        if (!anew && begin == start.position)
+          starts_[kept++] = start;
+        else
+          entered_.push_back({begin, start.hash});
+      }
+      std::sort(entered_.begin(), entered_.end());
+      std::copy(entered_.begin(), entered_.end(), starts_.begin() + static_cast<std::ptrdiff_t>(kept));
+      if (kept > 0 && !entered_.empty() && entered_.front() < starts_[kept - 1]) std::sort(starts_.begin(), starts_.end());
+      begins_.clear();
+      const std::span<const PositionHash> hashes = shared_.mask_.hashes();
+      for (const Start& start : starts_) begins_.append(start.position, hashes[start.hash].weight * shared_.unit_);
+    }
+
+    void make_room() {
+      if (rows_.size() >= runs() * key_tile<T>) return;
+      rows_ = Buffer<T>(runs() * key_tile<T>);
+      std::fill(rows_.data(), rows_.data() + rows_.size(), T(0));
+    }
+
     [[nodiscard]] Index runs() const { return run_count_; }
     [[nodiscard]] Run& at(Index run) { return runs_[static_cast<std::size_t>(run)]; }
 
@@ -170,11 +227,10 @@ class BiasRows<MeanMask, T> {
       begins_.clear();
       ends_.clear();
       const std::span<const PositionHash> hashes = shared_.mask_.hashes();
-      blocks_.resize(hashes.size());
-      next_change_ = max_position;
+      cursor_.move_to(hashes, begin);
       for (std::size_t h = 0; h < hashes.size(); ++h) {
         const double weight = hashes[h].weight * shared_.unit_;
-        KeyRange block = blocks_[h].contains(begin) ? blocks_[h] : hashes[h].block(begin);
+        KeyRange block = cursor_.blocks()[h];
         ends_.add(1 - block.end, weight);
         while (block.end < end) {
           const KeyRange next{block.end, hashes[h].block(block.end).end};
@@ -182,8 +238,6 @@ class BiasRows<MeanMask, T> {
           block = next;
         }
         begins_.add(block.begin, weight);
-        blocks_[h] = block;
-        next_change_ = (std::min)(next_change_, block.end);
       }
       std::sort(changes_.begin(), changes_.end(), [](const Change& a, const Change& b) { return a.at < b.at; });
       run_count_ = 0;
@@ -213,8 +267,9 @@ class BiasRows<MeanMask, T> {
 
     const BiasRows& shared_;
     BlockEdges begins_, ends_;
-    std::vector<KeyRange> blocks_;  ///< of each hash, around the last query; and where the first of them ends
-    Index next_change_ = min_position;
+    BlockCursor cursor_;
+    std::vector<Start> starts_, entered_;  ///< of the blocks of a single query, in order; those that it entered
+    bool ahead_known_ = false;        ///< the only run is of a tile that may see keys ahead
     std::vector<Change> changes_;
     std::vector<Run> runs_;
     Index run_count_ = 0;

@@ -49,7 +49,7 @@ class QueryTile {
   bool see(Index tile, Index width, const KeyRange* visible) {
     tile_ = tile;
     bool any = false;
-    for (Index r = 0; r < query_tile; ++r) {
+    for (Index r = 0; r < round_up(count_, value_rows); ++r) {
       local_[r] = {0, 0};
       if (r >= count_) continue;
       const KeyRange range = intersect(visible[r], {tile, tile + width});

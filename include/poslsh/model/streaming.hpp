@@ -5,6 +5,7 @@
 /// Causal attention over a growing sequence: chunked prefill, then token by token.
 
 #include "poslsh/attention/attention.hpp"
+#include "poslsh/mask/block_cursor.hpp"
 #include "poslsh/model/key_budget.hpp"
 #include "poslsh/model/streaming_state.hpp"
 #include "poslsh/model/tensor_view.hpp"
@@ -64,7 +65,8 @@ class StreamingAttention {
 
   /// Adds tokens without queries of their own.
   /// \param k, v  1 x key heads x tokens x head_dim, and x value_dim
-  /// \throws Error on other shapes, and past position 2^52; the state is as before then
+  /// \throws Error on other shapes, past position 2^52, and for more than 2^36 tokens in a call; std::bad_alloc where
+  /// memory has run out. The state is as before then
   void append(TensorView<const T> k, TensorView<const T> v) {
     take_in(k, v);
     drop();
@@ -74,7 +76,8 @@ class StreamingAttention {
   /// \param q    1 x query heads x queries x head_dim: the last `queries` of the new tokens, at most as many
   /// \param k, v 1 x key heads x tokens x head_dim, and x value_dim
   /// \param out  1 x query heads x queries x value_dim; may overlap the inputs
-  /// \throws Error on other shapes, past position 2^52, and for a query beyond max_query_norm; the state is as before
+  /// \throws Error where append() does, and for a query beyond max_query_norm; the state is as before then. What a bias
+  /// of the caller's own throws passes through, with the tokens taken in
   /// Cost: 4 head_dim flops for each query and visible key; for a single query, the time to read its keys and values.
   void step(TensorView<const T> q, TensorView<const T> k, TensorView<const T> v, TensorView<T> out) {
     detail::check_tensor(q, "q");
@@ -144,9 +147,22 @@ class StreamingAttention {
     detail::Head<T, Storage, B> head;
     detail::TileSweep<T, Storage, B> sweep;
     detail::KeyBudget budget;
+    detail::BlockCursor blocks;  ///< around the next query, for a mean mask
     QueryHead(const Cache& cache, const B& bias, const AttentionOptions& options)
         : head({}, cache.values(), cache.keys(), bias, detail::place(0, 0, options), options), sweep(head),
-          budget(slope(bias), options.tolerance) {}
+          budget(slope(bias), options.tolerance) {
+      if constexpr (std::is_same_v<B, MeanMask>) blocks.move_to(bias.hashes(), options.key_offset);
+    }
+
+    /// The first key that a query at this position sees.
+    [[nodiscard]] Index support_begin(Index position) {
+      if constexpr (std::is_same_v<B, MeanMask>) {
+        blocks.move_to(head.bias.hashes(), position);
+        return blocks.hull().begin;
+      } else {
+        return head.bias.support(position).begin;
+      }
+    }
   };
 
   static constexpr Index last_position = Index{1} << 52;
@@ -247,7 +263,7 @@ void StreamingAttention<T, B, Storage>::drop() {
     }
     Index begin = position_;
     for (Index g = h * group; g < (h + 1) * group; ++g)
-      begin = (std::min)(begin, biases_[static_cast<std::size_t>(g)].support(position_).begin);
+      begin = (std::min)(begin, heads_[static_cast<std::size_t>(g)]->support_begin(position_));
     if (options_.window_left) begin = (std::max)(begin, position_ - (std::min)(*options_.window_left, max_position));
     if (begin > cache.position()) cache.drop_before(begin - cache.position());
   }
