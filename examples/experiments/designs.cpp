@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
-// Which draws are best for attention? Plain widths, widths stretched and weighted, and half of each, on real heads: the
-// error beside the keys one sweep visits, and those of the blocks one by one.
+// Which draws are best for attention? Plain widths, widths stretched and weighted, half of each; other splits into widths
+// and shifts, low-discrepancy phases, an exact near field, and that alone. On real heads: the error beside the keys one sweep visits, and
+// those of the blocks one by one.
 
 #include "../support/npy.hpp"
 #include "experiment.hpp"
@@ -11,10 +12,21 @@ namespace {
 using namespace experiments;
 using poslsh::PositionHash;
 
+/// How the shifts of a width are laid out.
+enum class Phases {
+  library,  ///< as draw_hashes does
+  grid,     ///< `shifts` equally spaced ones, offset at random for each width
+  golden    ///< one a width, steps of the golden ratio from one random offset
+};
+
 struct Design {
   const char* name;
   Sampling sampling;
   double stretch;
+  Phases phases = Phases::library;
+  Index shifts = 1;
+  double near = 0;      ///< weights up to near x sigma are exact
+  bool window = false;  ///< and nothing is beyond
 };
 
 constexpr Design designs[] = {{"stratified", Sampling::stratified, 1},
@@ -25,7 +37,73 @@ constexpr Design designs[] = {{"stratified", Sampling::stratified, 1},
                               {"mixture 2", Sampling::mixture, 2},
                               {"mixture 3", Sampling::mixture, 3},
                               {"mixture 4", Sampling::mixture, 4},
-                              {"mixture 6", Sampling::mixture, 6}};
+                              {"mixture 6", Sampling::mixture, 6},
+                              {"stratified, 1 shift a width", Sampling::stratified, 1, Phases::grid, 1},
+                              {"stratified, 16 shifts", Sampling::stratified, 1, Phases::grid, 16},
+                              {"stratified, golden phases", Sampling::stratified, 1, Phases::golden},
+                              {"mixture 3, 1 shift a width", Sampling::mixture, 3, Phases::grid, 1},
+                              {"mixture 3, 16 shifts", Sampling::mixture, 3, Phases::grid, 16},
+                              {"mixture 3, golden phases", Sampling::mixture, 3, Phases::golden},
+                              {"stratified, exact to sigma", Sampling::stratified, 1, Phases::library, 1, 1},
+                              {"mixture 3, exact to sigma / 2", Sampling::mixture, 3, Phases::library, 1, 0.5},
+                              {"mixture 3, exact to sigma", Sampling::mixture, 3, Phases::library, 1, 1},
+                              {"mixture 3, exact to 2 sigma", Sampling::mixture, 3, Phases::library, 1, 2},
+                              {"importance 3, exact to 2 sigma", Sampling::importance, 3, Phases::library, 1, 2},
+                              {"exact window, 2 sigma", Sampling::stratified, 1, Phases::library, 1, 2, true},
+                              {"exact window, 4 sigma", Sampling::stratified, 1, Phases::library, 1, 4, true},
+                              {"exact window, 6 sigma", Sampling::stratified, 1, Phases::library, 1, 6, true}};
+
+std::vector<PositionHash> draw(const Design& design, double sigma, Index samples, std::uint64_t seed) {
+  const poslsh::LaplaceKernel kernel{sigma};
+  if (design.phases == Phases::library)
+    return poslsh::draw_hashes(kernel, samples, seed, design.sampling, 0, design.stretch);
+  // Widths one by one from the library's law of so many strata; then their shifts.
+  const Index shifts = design.phases == Phases::grid ? design.shifts : 1, widths = samples / shifts;
+  const double first = poslsh::random_uniform(seed, 1, 0);
+  std::vector<PositionHash> hashes;
+  for (Index w = 0; w < widths; ++w) {
+    const auto counter = static_cast<std::uint64_t>(w);
+    const double probability =
+        (static_cast<double>(w) + poslsh::random_uniform(seed, 2, counter)) / static_cast<double>(widths);
+    PositionHash hash{kernel.width_quantile(std::min(probability, 1 - 0x1p-53)), 0, 1};
+    if (design.sampling == Sampling::mixture) {
+      hash.width = poslsh::detail::mixture_quantile(kernel, probability, hash.width, design.stretch);
+      hash.weight = 2 / (1 + 1 / poslsh::detail::stretched_weight(kernel, hash.width, design.stretch));
+    }
+    for (Index c = 0; c < shifts; ++c) {
+      const double phase = design.phases == Phases::golden
+                               ? first + 0.6180339887498949 * static_cast<double>(w)
+                               : (static_cast<double>(c) + poslsh::random_uniform(seed, 3, counter)) /
+                                     static_cast<double>(shifts);
+      hash.shift = hash.width * (phase - std::floor(phase));
+      hashes.push_back(hash);
+    }
+  }
+  return hashes;
+}
+
+/// The mean mask with exact ALiBi weights up to a distance: still right on average.
+struct ExactNear {
+  poslsh::MeanMask mask;
+  poslsh::AlibiBias exact;
+  Index near;
+
+  [[nodiscard]] poslsh::KeyRange support(Index query) const {
+    const poslsh::KeyRange far = mask.support(query);
+    return {std::min(far.begin, query - near), std::max(far.end, query + near + 1)};
+  }
+  [[nodiscard]] double log_weight(Index query, Index key) const {
+    return std::abs(query - key) <= near ? exact.log_weight(query, key) : mask.log_weight(query, key);
+  }
+  template <class T>
+  void add_log_weights(Index query, Index first_key, T* scores, Index count) const {
+    const Index begin = std::clamp(query - near - first_key, Index{0}, count);
+    const Index end = std::clamp(query + near + 1 - first_key, begin, count);
+    if (begin > 0) mask.add_log_weights(query, first_key, scores, begin);
+    exact.add_log_weights(query, first_key + begin, scores + begin, end - begin);
+    if (end < count) mask.add_log_weights(query, first_key + end, scores + end, count - end);
+  }
+};
 
 struct Head {
   std::string name;
@@ -86,13 +164,25 @@ int run(int argc, char** argv) {
           double error = 0, sweep = 0, blocks = 0;
           for (Index seed = 0; seed < seeds; ++seed) {
             const std::vector<PositionHash> hashes =
-                poslsh::draw_hashes(poslsh::LaplaceKernel{sigma}, samples[i], common.seed + static_cast<std::uint64_t>(seed),
-                                    designs[g].sampling, 0, designs[g].stretch);
+                draw(designs[g], sigma, samples[i], common.seed + static_cast<std::uint64_t>(seed));
             for (const PositionHash& hash : hashes) blocks += (std::min(std::max(hash.width, 1.0), n) + 1) / 2;
             Matrix<float> values(exact.rows(), exact.cols());
             poslsh::Vector<double> log_sum_exp(exact.rows());
-            sweep += static_cast<double>(poslsh::attention_into(head.q, head.k, head.v, poslsh::MeanMask(hashes),
-                                                                options, values, log_sum_exp)) / n;
+            const poslsh::MeanMask mask(hashes);
+            const auto attend = [&](const auto& bias) {
+              return poslsh::attention_into(head.q, head.k, head.v, bias, options, values, log_sum_exp);
+            };
+            const Index near = static_cast<Index>(designs[g].near * sigma);
+            Index visited = 0;
+            if (designs[g].window) {
+              poslsh::AttentionOptions window = options;
+              window.window_left = near;
+              visited = poslsh::attention_into(head.q, head.k, head.v, poslsh::AlibiBias{1 / sigma}, window, values,
+                                               log_sum_exp);
+            } else {
+              visited = near > 0 ? attend(ExactNear{mask, poslsh::AlibiBias{1 / sigma}, near}) : attend(mask);
+            }
+            sweep += static_cast<double>(visited) / n;
             error += static_cast<double>((values - exact).norm() / exact.norm());
           }
           const double runs = static_cast<double>(seeds);
@@ -102,13 +192,14 @@ int run(int argc, char** argv) {
           csv.add({head.name, text(sigma), text(samples[i]), designs[g].name, text(error), text(ratio), text(sweep),
                    text(blocks)});
           Sum& sum = sums[g][i];
+          progress.advance(1);
+          if (ratio == 0) continue;  // a window over all keys
           sum.log_ratio += std::log(ratio);
           sum.best = std::min(sum.best, ratio);
           sum.worst = std::max(sum.worst, ratio);
           sum.sweep += std::log(sweep);
           sum.blocks += std::log(blocks);
           sum.count += 1;
-          progress.advance(1);
         }
       }
     }

@@ -115,6 +115,21 @@ int run(int argc, char** argv) {
         panel.curves.push_back(mean_curve);
       }
       panels.push_back(panel);
+      const auto record_storage = [&]<class S>(S, const char* name) {
+        const Matrix<float> queries = one.q.cast<float>();
+        const Matrix<S> keys = one.k.cast<float>().cast<S>(), values = one.v.cast<float>().cast<S>();
+        const Errors errors =
+            compare(poslsh::attention(queries, keys, values, poslsh::AlibiBias{1 / sigma}, options).values.template cast<double>(),
+                    exact);
+        csv.add({one.name, text(sigma), name, "", "", text(errors.relative), text(errors.median_row),
+                 text(errors.largest_row), format_number("%.6f", errors.mean_cosine),
+                 format_number("%.6f", errors.least_cosine), "", "", ""});
+        table.add({one.name, text(sigma), name, "", text(errors.relative), text(errors.largest_row),
+                   format_number("%.4f", errors.least_cosine), "", "", ""});
+      };
+      record_storage(float(), "exact, float");
+      record_storage(Eigen::half(), "exact, half");
+      record_storage(Eigen::bfloat16(), "exact, bfloat16");
     }
   }
   table.print(stdout);

@@ -43,6 +43,7 @@
 #include "poslsh/model/key_budget.hpp"
 #include "poslsh/model/key_value_cache.hpp"
 #include "poslsh/model/multi_head.hpp"
+#include "poslsh/model/multi_head_backward.hpp"
 #include "poslsh/model/state_stream.hpp"
 #include "poslsh/model/streaming.hpp"
 #include "poslsh/model/streaming_state.hpp"

@@ -43,6 +43,8 @@ void every_head(TensorView<T> x, const MultiHeadOptions& options, double* log_su
   multi_head_attention(x, x, x, x, std::vector<NoBias>(8), options, log_sum_exp);
   multi_head_attention(x, x, x, x, std::vector<AlibiBias>(8, {0.5}), options, log_sum_exp);
   multi_head_attention(x, x, x, x, masks, options, log_sum_exp);
+  multi_head_attention_backward(x, x, x, x, log_sum_exp, x, x, x, x, std::vector<AlibiBias>(8, {0.5}), options);
+  multi_head_attention_backward(x, x, x, x, log_sum_exp, x, x, x, x, masks, options);
 }
 
 template <class T, class Storage = T>

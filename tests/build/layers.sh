@@ -14,7 +14,7 @@ attention/weights attention/key_groups attention/skipping attention/bias_rows at
 attention/query_tile attention/head attention/tile_sweep attention/attention attention/blockwise attention/certificate
 attention/column_kernel attention/backward_head attention/backward_tile attention/backward_sweep attention/backward
 attention/blockwise_backward
-model/tensor_view model/multi_head model/key_value_cache model/key_budget model/state_stream model/streaming_state
+model/tensor_view model/multi_head model/multi_head_backward model/key_value_cache model/key_budget model/state_stream model/streaming_state
 model/streaming
 poslsh
 "
