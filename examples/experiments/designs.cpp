@@ -148,7 +148,7 @@ int run(int argc, char** argv) {
   TextTable table({"design", "samples", "error / stratified: mean", "best", "worst", "keys, one sweep", "keys, blocks"},
                   1);
   Progress progress(static_cast<double>(heads.size() * sigmas.size() * samples.size() * std::size(designs)));
-  Panel panel{"mean over heads and sigma", "draws s", "error over that of stratified draws", "set logscale x", {}};
+  Panel panel{"mean over heads and sigma", "draws s", "error over that of stratified draws", "set logscale xy", {}};
   struct Sum {
     double log_ratio = 0, best = 1e300, worst = 0, sweep = 0, blocks = 0, count = 0;
   };
