@@ -119,11 +119,7 @@ class BackwardTile {
 
   /// The smallest range that holds the columns of rows [first, first + count).
   [[nodiscard]] KeyRange hull(Index first, Index count) const {
-    KeyRange all{max_position, min_position};
-    for (Index r = first; r < (std::min)(first + count, count_); ++r)
-      if (!local_[r].empty())
-        all = {(std::min)(all.begin, local_[r].begin), (std::max)(all.end, local_[r].end)};
-    return all;
+    return hull_of(local_ + first, (std::min)(count, count_ - first));
   }
 
   /// Rows times packed ones, where blocks of rows see columns: whole packets.

@@ -99,11 +99,7 @@ class QueryTile {
  private:
   /// The smallest range that holds those of rows [first, first + count).
   KeyRange hull(Index first, Index count) const {
-    KeyRange all{max_position, min_position};
-    for (Index r = first; r < (std::min)(first + count, count_); ++r)
-      if (!local_[r].empty())
-        all = {(std::min)(all.begin, local_[r].begin), (std::max)(all.end, local_[r].end)};
-    return all;
+    return hull_of(local_ + first, (std::min)(count, count_ - first));
   }
 
   template <int Rows>

@@ -24,12 +24,8 @@ class TileSweep {
     count_ = (std::min)(query_tile, head_.place.queries - first);
     tile_.load(head_.queries, head_.scale, first, count_, head_.values.cols);
     bias_.queries(first, count_);
-    KeyRange reach{max_position, min_position};
-    for (Index r = 0; r < count_; ++r) {
-      visible_[r] = head_.place.visible(bias_.support(r), first + r);
-      if (visible_[r].empty()) continue;
-      reach = {(std::min)(reach.begin, visible_[r].begin), (std::max)(reach.end, visible_[r].end)};
-    }
+    for (Index r = 0; r < count_; ++r) visible_[r] = head_.place.visible(bias_.support(r), first + r);
+    const KeyRange reach = hull_of(visible_, count_);
     if (!reach.empty()) visit_reach(reach);
     for (Index r = 0; r < count_; ++r) {
       const RunningRow<T>& row = tile_.rows()[r];

@@ -48,4 +48,19 @@ struct KeyRange {
   return {a.begin > b.begin ? a.begin : b.begin, a.end < b.end ? a.end : b.end};
 }
 
+namespace detail {
+
+/// The smallest range that holds those of `count` ranges that are not empty; {max_position, min_position} if all are.
+[[nodiscard]] constexpr KeyRange hull_of(const KeyRange* ranges, Index count) {
+  KeyRange all{max_position, min_position};
+  for (Index i = 0; i < count; ++i) {
+    const KeyRange range = ranges[i];
+    if (range.empty()) continue;
+    all = {range.begin < all.begin ? range.begin : all.begin, range.end > all.end ? range.end : all.end};
+  }
+  return all;
+}
+
+}  // namespace detail
+
 }  // namespace poslsh::inline POSLSH_SIMD

@@ -103,6 +103,38 @@ void check_heads(const TensorView<const T>& q, const TensorView<const S>& k, con
   for (const B& bias : biases) validate(bias);
 }
 
+/// The bias of a query head, when there is one a head, or one a batch item and head: its place in the list.
+[[nodiscard]] inline std::size_t bias_number(std::size_t biases, Index heads, Index item, Index head) {
+  return static_cast<std::size_t>(static_cast<Index>(biases) != heads ? item * heads + head : head);
+}
+
+/// Some rows of a head of a tensor.
+template <class T>
+[[nodiscard]] Strided<T> rows_of_head(const TensorView<T>& tensor, Index item, Index head, KeyRange rows) {
+  return head_of(tensor, item, head).middle_rows(rows.begin, rows.size());
+}
+
+/// run(sequence, key head, threads) for the heads of each sequence that read one key head. Many groups: one a thread, the
+/// longest first. Few: all threads on one after the other.
+template <class Run>
+void each_group(const std::vector<Sequence>& all, Index key_heads, int threads, Run&& run) {
+  const Index groups = static_cast<Index>(all.size()) * key_heads;
+  if (groups < 4 * Index{threads}) {
+    for (Index task = 0; task < groups; ++task)
+      run(static_cast<std::size_t>(task / key_heads), task % key_heads, threads);
+    return;
+  }
+  std::vector<std::size_t> order(all.size());
+  for (std::size_t m = 0; m < order.size(); ++m) order[m] = m;
+  const auto pairs = [&](std::size_t m) {
+    return static_cast<double>(all[m].queries.size()) * static_cast<double>(all[m].keys.size());
+  };
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return pairs(a) > pairs(b); });
+  parallel_for(groups, threads, [&](Index task, int) {
+    run(order[static_cast<std::size_t>(task / key_heads)], task % key_heads, 1);
+  });
+}
+
 /// The query heads of one sequence that read one key head.
 template <class T, class S, PositionBias B>
 struct HeadGroup {
@@ -116,8 +148,7 @@ struct HeadGroup {
   void run(const Sequence& sequence, Index key_head, int threads, Store&& store) const {
     const Index group = q.heads / k.heads, first = key_head * group, item = sequence.item;
     const auto bias_of = [&](Index head) -> const B& {
-      const bool by_item = static_cast<Index>(biases.size()) != q.heads;
-      return biases[static_cast<std::size_t>(by_item ? item * q.heads + head : head)];
+      return biases[bias_number(biases.size(), q.heads, item, head)];
     };
     // Keys are prepared once for all heads. Where tiles may be skipped, only heads with the same bounds share them, so
     // that each skips what it does alone.
@@ -142,16 +173,13 @@ struct HeadGroup {
         seen = {(std::min)(seen.begin, rows.begin), (std::max)(seen.end, rows.end)};
       share.push_back(s);
     }
-    const auto rows_of = [](const auto& tensor, Index batch, Index head, KeyRange rows) {
-      return head_of(tensor, batch, head).middle_rows(rows.begin, rows.size());
-    };
     for (Shared& s : shared)
-      s.keys = std::make_unique<const PreparedKeys<T, S>>(rows_of(k, item, key_head, sequence.keys), s.seen, skip,
+      s.keys = std::make_unique<const PreparedKeys<T, S>>(rows_of_head(k, item, key_head, sequence.keys), s.seen, skip,
                                                           s.moments, threads);
     std::vector<std::unique_ptr<Head<T, S, B>>> heads;
     for (Index head = first; head < first + group; ++head)
       heads.push_back(std::make_unique<Head<T, S, B>>(
-          rows_of(q, item, head, sequence.queries), rows_of(v, item, key_head, sequence.keys),
+          rows_of_head(q, item, head, sequence.queries), rows_of_head(v, item, key_head, sequence.keys),
           *shared[share[static_cast<std::size_t>(head - first)]].keys, bias_of(head), sequence.place, options));
     const Index tiles = heads.front()->tiles();
     struct Worker {
@@ -172,25 +200,11 @@ struct HeadGroup {
   }
 };
 
-/// All heads of all sequences; shapes have been checked.
+/// All heads of all sequences; shapes have been checked. The bits do not depend on the threads.
 template <class T, class S, PositionBias B, class Store>
 void attend_heads(const HeadGroup<T, S, B>& heads, const std::vector<Sequence>& all, Store&& store) {
-  const int threads = heads.options.threads;
-  const Index key_heads = heads.k.heads, groups = static_cast<Index>(all.size()) * key_heads;
-  // Many groups: one a thread, the longest first. Few: all threads on one after the other. The bits are the same.
-  if (groups < 4 * Index{threads}) {
-    for (Index task = 0; task < groups; ++task)
-      heads.run(all[static_cast<std::size_t>(task / key_heads)], task % key_heads, threads, store);
-    return;
-  }
-  std::vector<std::size_t> order(all.size());
-  for (std::size_t m = 0; m < order.size(); ++m) order[m] = m;
-  const auto pairs = [&](std::size_t m) {
-    return static_cast<double>(all[m].queries.size()) * static_cast<double>(all[m].keys.size());
-  };
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return pairs(a) > pairs(b); });
-  parallel_for(groups, threads, [&](Index task, int) {
-    heads.run(all[order[static_cast<std::size_t>(task / key_heads)]], task % key_heads, 1, store);
+  each_group(all, heads.k.heads, heads.options.threads, [&](std::size_t number, Index key_head, int threads) {
+    heads.run(all[number], key_head, threads, store);
   });
 }
 

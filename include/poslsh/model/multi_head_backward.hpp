@@ -87,38 +87,35 @@ std::vector<HeadGradients> multi_head_attention_backward(
   POSLSH_CHECK(log_sum_exp != nullptr, "log_sum_exp", "null", "that of multi_head_attention()");
   const auto lse_view = TensorView<const double>::heads_first(log_sum_exp, q.batch, q.heads, q.tokens, 1);
 
-  const Index group = q.heads / k.heads, groups = static_cast<Index>(all.size()) * k.heads;
+  const Index group = q.heads / k.heads;
   std::vector<detail::ScalarGradients> parts(all.size() * static_cast<std::size_t>(q.heads));
-  const auto rows_of = [](const auto& tensor, Index item, Index head, KeyRange rows) {
-    return detail::head_of(tensor, item, head).middle_rows(rows.begin, rows.size());
+  const auto part_of = [&](std::size_t sequence, Index head) {
+    return sequence * static_cast<std::size_t>(q.heads) + static_cast<std::size_t>(head);
   };
-  const auto bias_of = [&](Index item, Index head) {
-    return static_cast<std::size_t>(static_cast<Index>(biases.size()) != q.heads ? item * q.heads + head : head);
-  };
-  // Heads that share keys add to the same gradients, one after the other.
-  const auto run = [&](Index task, int threads) {
-    const std::size_t number = static_cast<std::size_t>(task / k.heads);
+  // Heads that share keys add to the same gradients, one after the other. No two groups share any: packed sequences are
+  // rows of one item, and padding leaves rows of one head.
+  detail::each_group(all, k.heads, options.attention.threads, [&](std::size_t number, Index key_head, int threads) {
     const detail::Sequence& sequence = all[number];
-    const Index key_head = task % k.heads, item = sequence.item;
+    const Index item = sequence.item;
     AttentionOptions own = options.attention;
     own.threads = threads;
     for (Index head = key_head * group; head < (key_head + 1) * group; ++head) {
-      const auto of_queries = [&](const auto& tensor) { return rows_of(tensor, item, head, sequence.queries); };
-      const auto of_keys = [&](const auto& tensor) { return rows_of(tensor, item, key_head, sequence.keys); };
-      parts[number * static_cast<std::size_t>(q.heads) + static_cast<std::size_t>(head)] = detail::differentiate<T, Storage>(
+      const auto of_queries = [&](const auto& tensor) {
+        return detail::rows_of_head(tensor, item, head, sequence.queries);
+      };
+      const auto of_keys = [&](const auto& tensor) {
+        return detail::rows_of_head(tensor, item, key_head, sequence.keys);
+      };
+      parts[part_of(number, head)] = detail::differentiate<T, Storage>(
           of_queries(q), of_keys(k), of_keys(v), {of_queries(out), of_queries(lse_view), of_queries(d_out)},
-          biases[bias_of(item, head)], sequence.place, own, {of_queries(dq), of_keys(dk), of_keys(dv)});
+          biases[detail::bias_number(biases.size(), q.heads, item, head)], sequence.place, own,
+          {of_queries(dq), of_keys(dk), of_keys(dv)});
     }
-  };
-  // Packed sequences are rows of one item and padding leaves rows of one head: no two tasks share a gradient.
-  if (groups < 4 * Index{options.attention.threads})
-    for (Index task = 0; task < groups; ++task) run(task, options.attention.threads);
-  else
-    detail::parallel_for(groups, options.attention.threads, [&](Index task, int) { run(task, 1); });
+  });
   for (std::size_t m = 0; m < all.size(); ++m)
     for (Index head = 0; head < q.heads; ++head) {
-      const detail::ScalarGradients& part = parts[m * static_cast<std::size_t>(q.heads) + static_cast<std::size_t>(head)];
-      HeadGradients& sum = numbers[bias_of(all[m].item, head)];
+      const detail::ScalarGradients& part = parts[part_of(m, head)];
+      HeadGradients& sum = numbers[detail::bias_number(biases.size(), q.heads, all[m].item, head)];
       sum.dslope += part.slope;
       sum.dright_slope += part.right_slope;
       sum.dsink += part.sink;
