@@ -32,9 +32,9 @@ case "${1-}" in
     check build all . -DPOSLSH_WARNINGS_AS_ERRORS=OFF
     ;;
   --full)
-    need "${packages[@]}" clang
+    need "${packages[@]}" clang libtorch-dev
     need "libclang-rt-$(clang++ -dumpversion | cut -d. -f1)-dev"
-    check build all . -DPOSLSH_WARNINGS_AS_ERRORS=ON
+    check build all . -DPOSLSH_WARNINGS_AS_ERRORS=ON -DPOSLSH_TORCH=ON
     check build/clang all 'unit|build|example' -DCMAKE_CXX_COMPILER=clang++ -DPOSLSH_WARNINGS_AS_ERRORS=ON \
       -DPOSLSH_BUILD_BENCHMARKS=OFF
     # clang++ compiles code with these checks in two thirds of the time that g++ takes.
