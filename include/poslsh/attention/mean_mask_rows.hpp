@@ -91,6 +91,29 @@ struct WeightSteps {
   }
 };
 
+/// Writes a step of a few keys: whole packets from `from` on, if they end before `limit`. What they write beyond `to` is
+/// for a later call to write again.
+template <class T>
+void fill_ascending(T* from, T* to, T* limit, T value) {
+  constexpr Index W = packet_size<T>;
+  const Packet<T> values = pset1<Packet<T>>(value);
+  for (; from < to; from += W) {
+    if (limit - from < W) return std::fill(from, to, value);
+    pstoreu(from, values);
+  }
+}
+
+/// The same from the end of a step down.
+template <class T>
+void fill_descending(T* from, T* to, T* limit, T value) {
+  constexpr Index W = packet_size<T>;
+  const Packet<T> values = pset1<Packet<T>>(value);
+  for (; from < to; to -= W) {
+    if (to - limit < W) return std::fill(from, to, value);
+    pstoreu(to - W, values);
+  }
+}
+
 template <class T>
 class BiasRows<MeanMask, T> {
  public:
@@ -133,12 +156,14 @@ class BiasRows<MeanMask, T> {
       const Index begin = shared_.place_.key_offset + first, end = begin + count;
       for (Index i = 0; i < runs(); ++i) {
         const Run& run = at(i);
-        T* row = rows_.data() + i * key_tile<T>;
-        run.behind.each(begin, (std::min)(run.end, end),
-                        [&](Index from, Index to, T weight) { std::fill(row + (from - begin), row + (to - begin), weight); });
+        T* const row = rows_.data() + i * key_tile<T>;
+        run.behind.each(begin, (std::min)(run.end, end), [&](Index from, Index to, T weight) {
+          fill_ascending(row + (from - begin), row + (to - begin), row + key_tile<T>, weight);
+        });
         // Ahead, key j stands at -j, and the edge of a block that ends before e at 1 - e, its last key.
-        run.ahead.each(1 - end, 1 - (std::max)(run.end, begin), [&](Index from, Index to, T weight) {
-          std::fill(row + (1 - to - begin), row + (1 - from - begin), weight);
+        const Index next = (std::max)(run.end, begin);
+        run.ahead.each(1 - end, 1 - next, [&](Index from, Index to, T weight) {
+          fill_descending(row + (1 - to - begin), row + (1 - from - begin), row + (next - begin), weight);
         });
       }
     }
