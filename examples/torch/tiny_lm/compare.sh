@@ -30,7 +30,7 @@ run() {
       [[ -e $folder/$prefix$scheme-$seed.csv ]] || echo "$scheme $seed"
     done
   done | xargs -r -P "${POSLSH_JOBS:-$(nproc)}" -L 1 bash -c \
-    'exec "$0" "$1" --text "$2" --folder "$3" --windows 200 --positions "$4" --seed "$5"' "$program" "$task" "$text" "$folder"
+    'exec "$0" "$1" --text "$2" --folder "$3" --steps 700 --windows 100 --positions "$4" --seed "$5"' "$program" "$task" "$text" "$folder"
 }
 run train "${schemes[@]}"
 run transfer "${targets[@]}"

@@ -16,7 +16,7 @@ namespace tiny_lm {
 /// AdamW (betas 0.9 and 0.95, decay 0.1 of matrices, gradients of norm at most 1); the rate climbs linearly over the
 /// first twentieth of the steps and falls to a tenth of it along a cosine.
 struct TrainingPlan {
-  std::int64_t steps = 1000, batch = 4, length = 512, checkpoint_every = 100;
+  std::int64_t steps = 700, batch = 4, length = 512, checkpoint_every = 100;
   double rate = 4e-3;
 };
 
