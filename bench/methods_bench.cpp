@@ -1,42 +1,102 @@
 // SPDX-License-Identifier: MIT
 
-// First look at every method by length: drawing, hashing, blockwise and one-sweep positional LSH, exact ALiBi and the
-// naive dense form. float, d = 64, causal, sigma = 64, one thread. "error" is relative to exact ALiBi in double.
+// Every method by length: time, error, rate, and the memory it takes beyond inputs and output; and the length from which
+// on it is faster than exact attention. float, d = 64, causal, unit normal data, one thread. Errors are relative to
+// exact ALiBi in double, over runs of 64 queries at eight places.
 
-#include "support.hpp"
+#include "methods.hpp"
 
+#include <fstream>
+#include <functional>
 #include <map>
 
 namespace {
 
 using namespace poslsh_bench;
 using poslsh::AlibiBias;
-using poslsh::AttentionOptions;
 using poslsh::LaplaceKernel;
-using poslsh::MeanMask;
-using poslsh::PositionHash;
-using poslsh::Sampling;
 
 constexpr Index d = 64;
 constexpr double sigma = 64;
+constexpr double exact_bound = 2e-6;  // float against double
 
-const AttentionOptions causal{.causal = true};
-
+/// The head of one length; the one before goes.
 HeadData<float>& data(Index n) {
-  static std::map<Index, HeadData<float>> all;
-  return all.try_emplace(n, n, d).first->second;
+  static std::unique_ptr<HeadData<float>> head;
+  if (head == nullptr || head->q.rows() != n) {
+    head.reset();
+    head = std::make_unique<HeadData<float>>(n, d);
+  }
+  return *head;
 }
 
-const Matrix<double>& exact(Index n) {
-  static std::map<Index, Matrix<double>> all;
-  Matrix<double>& values = all[n];
-  if (values.size() == 0) {
-    const HeadData<float>& head = data(n);
-    values = poslsh::attention(head.q.cast<double>(), head.k.cast<double>(), head.v.cast<double>(),
-                               AlibiBias{1 / sigma}, AttentionOptions{.causal = true, .threads = 2})
-                 .values;
+const Reference& reference(Index n) {
+  static std::map<Index, Reference> all;
+  return all.try_emplace(n, data(n), AlibiBias{1 / sigma}).first->second;
+}
+
+/// The largest resident set since it was last asked for, MiB; 0 where the system does not say.
+double peak_memory(bool anew) {
+  if (anew) std::ofstream("/proc/self/clear_refs") << 5;
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;)
+    if (double kib = 0; word == "VmHWM:" && status >> kib) return kib / 1024;
+  return 0;
+}
+
+std::vector<PositionHash> draws(Index samples, Sampling sampling) {
+  return poslsh::draw_hashes(LaplaceKernel{sigma}, samples, 1, sampling);
+}
+
+void by_length(benchmark::State& state, const Method& method, double low, double high) {
+  const Index n = size(state.range(0));
+  HeadData<float>& head = data(n);
+  const Reference& right = reference(n);
+  head.values.setConstant(std::numeric_limits<float>::quiet_NaN());
+  const double before = peak_memory(true);
+  double pairs = method(head);
+  const double memory = peak_memory(false) - before;
+  const double error = right.error(head.values);
+  const double time = timed_loop(state, [&] { pairs = method(head); });
+  report_rate<float>(state, pairs, d, time);
+  state.counters["n"] = static_cast<double>(n);
+  state.counters["keys_a_query"] = pairs / static_cast<double>(n);
+  state.counters["scratch_MiB"] = memory;
+  report_error(state, error, low, high);
+}
+
+/// The length from which on a method is faster than exact attention: doubled until it is, then between the two by the
+/// powers that their times follow.
+void crossing(benchmark::State& state, const std::function<Method(double)>& method_of) {
+  const double width = static_cast<double>(state.range(0));
+  const Method method = method_of(width), full = exact(AlibiBias{1 / width});
+  double crossed = 0, last_ratio = 0;
+  Index last = 0;
+  for (auto _ : state) {
+    for (Index n = 64; n <= (quick() ? 512 : 65536); n *= 2) {
+      HeadData<float>& head = data(n);
+      const int runs = n <= 8192 ? 5 : 2;
+      double time = 1e300, full_time = 1e300;
+      for (int run = 0; run < runs; ++run) {
+        time = std::min(time, best_time(1, [&] { method(head); }));
+        full_time = std::min(full_time, best_time(1, [&] { full(head); }));
+      }
+      const double ratio = time / full_time;
+      // Short calls are noise: a crossing counts where the next length confirms it.
+      if (ratio < 1 && crossed == 0)
+        crossed = last == 0 ? static_cast<double>(n)
+                            : static_cast<double>(last) * std::exp2(std::log(last_ratio) / std::log(last_ratio / ratio));
+      else if (ratio < 1)
+        break;
+      else
+        crossed = 0;
+      last = n;
+      last_ratio = ratio;
+    }
+    state.SetIterationTime(1e-9);
   }
-  return values;
+  state.counters["sigma"] = width;
+  state.counters["crossing_n"] = crossed;  // 0: never up to the longest
 }
 
 void draw(benchmark::State& state) {
@@ -47,83 +107,63 @@ void draw(benchmark::State& state) {
 
 void hash(benchmark::State& state) {
   const Index n = size(state.range(0));
-  const PositionHash one = poslsh::draw_hashes(LaplaceKernel{sigma}, 1, 1, Sampling::independent).front();
+  const PositionHash one = draws(1, Sampling::independent).front();
   const double time = timed_loop(state, [&] { benchmark::DoNotOptimize(poslsh::BlockMask(one, n)); });
   state.counters["ns_a_token"] = time / static_cast<double>(n) * 1e9;
 }
 
-void exact_alibi(benchmark::State& state) {
-  const Index n = size(state.range(0));
-  HeadData<float>& head = data(n);
-  const double time = timed_loop(
-      state, [&] { poslsh::attention_into(head.q, head.k, head.v, AlibiBias{1 / sigma}, causal, head.values, head.log_sum_exp); });
-  report_rate<float>(state, triangle(n), d, time);
-  state.counters["error"] = relative_error(head.values, exact(n));
+constexpr Index million = 1 << 20;
+
+void add_by_length(const std::string& name, const Method& method, Index longest, double low, double high) {
+  auto* const family = benchmark::RegisterBenchmark(
+      name.c_str(), [=](benchmark::State& state) { by_length(state, method, low, high); });
+  family->UseManualTime()->Unit(benchmark::kMillisecond)->MinTime(0.05)->ArgName("n");
+  for (Index n = 1024; n <= longest; n *= 4) family->Arg(n);
 }
 
-void naive_dense(benchmark::State& state) {
-  const Index n = size(state.range(0));
-  HeadData<float>& head = data(n);
-  Matrix<float> scores;
-  const double time = timed_loop(state, [&] {
-    scores.noalias() = head.q * head.k.transpose();
-    scores *= 1 / std::sqrt(static_cast<float>(d));
-    for (Index i = 0; i < n; ++i) {
-      auto row = scores.row(i);
-      for (Index j = 0; j <= i; ++j) row[j] -= static_cast<float>(i - j) / static_cast<float>(sigma);
-      const float maximum = row.head(i + 1).maxCoeff();
-      row.head(i + 1) = (row.head(i + 1).array() - maximum).exp();
-      row.head(i + 1) /= row.head(i + 1).sum();
-      row.tail(n - i - 1).setZero();
-    }
-    head.values.noalias() = scores * head.v;
-  });
-  report_rate<float>(state, triangle(n), d, time);
-  state.counters["error"] = relative_error(head.values, exact(n));
+void add_crossing(const std::string& name, const std::function<Method(double)>& method_of) {
+  auto* const family =
+      benchmark::RegisterBenchmark(("crossing/" + name).c_str(), [=](benchmark::State& state) { crossing(state, method_of); });
+  family->ArgName("sigma")->Arg(16)->Arg(64)->Arg(256)->UseManualTime()->Iterations(1);
 }
 
-void blockwise(benchmark::State& state) {
-  const Index n = size(state.range(0)), samples = state.range(1);
-  HeadData<float>& head = data(n);
-  const std::vector<PositionHash> hashes =
-      poslsh::draw_hashes(LaplaceKernel{sigma}, samples, 1, static_cast<Sampling>(state.range(2)));
-  double pairs = 0;
-  for (const PositionHash& one : hashes) {
-    const poslsh::BlockMask mask(one, n);
-    for (const poslsh::KeyRange& block : mask.blocks()) pairs += triangle(block.size());
+void add_all() {
+  const double slope = 1 / sigma;
+  // Between these times 1 / sqrt(s) the error of s draws lies, for this data.
+  const auto lsh = [](const std::string& name, const Method& method, Index samples) {
+    const double unit = 1 / std::sqrt(static_cast<double>(samples));
+    add_by_length(name, method, million, 0.02 * unit, 2 * unit);
+  };
+  add_by_length("exact", exact(AlibiBias{slope}), 65536, 0, exact_bound);
+  add_by_length("exact, tiles skipped (2^-24)", exact(AlibiBias{slope}, 0x1p-24), million, 0, exact_bound);
+  add_by_length("window, 8 sigma", window(AlibiBias{slope}, static_cast<Index>(8 * sigma)), million, 0, 0.05);
+  add_by_length("fixed blocks, 2 sigma", exact(poslsh::FixedBlocks{static_cast<Index>(2 * sigma)}), million, 0.1, 2);
+  for (const Index samples : {16, 128})
+    lsh("one sweep, " + std::to_string(samples) + " draws", one_sweep(draws(samples, Sampling::stratified)), samples);
+  lsh("blockwise, 16 draws", blockwise(draws(16, Sampling::stratified)), 16);
+  add_by_length("naive dense", naive_dense(slope), 16384, 0, exact_bound);
+#ifdef POSLSH_BENCH_TORCH
+  add_by_length("PyTorch, dense", torch_dense(slope), 16384, 0, exact_bound);
+#endif
+  const auto hashes = [](double width, Index samples) {
+    return poslsh::draw_hashes(LaplaceKernel{width}, samples, 1, Sampling::stratified);
+  };
+  add_crossing("exact, tiles skipped (2^-24)", [](double width) { return exact(AlibiBias{1 / width}, 0x1p-24); });
+  add_crossing("window, 8 sigma", [](double width) { return window(AlibiBias{1 / width}, static_cast<Index>(8 * width)); });
+  for (const Index samples : {16, 128}) {
+    add_crossing("one sweep, " + std::to_string(samples) + " draws",
+                 [=](double width) { return one_sweep(hashes(width, samples)); });
+    add_crossing("blockwise, " + std::to_string(samples) + " draws",
+                 [=](double width) { return blockwise(hashes(width, samples)); });
   }
-  poslsh::AttentionOutput<float> output;
-  const double time = timed_loop(
-      state, [&] { output = poslsh::blockwise_attention(head.q, head.k, head.v, hashes, causal); });
-  report_rate<float>(state, pairs, d, time);
-  state.counters["keys_a_query"] = pairs / static_cast<double>(n);
-  state.counters["error"] = relative_error(output.values, exact(n));
 }
-
-void one_sweep(benchmark::State& state) {
-  const Index n = size(state.range(0)), samples = state.range(1);
-  HeadData<float>& head = data(n);
-  const MeanMask mask(poslsh::draw_hashes(LaplaceKernel{sigma}, samples, 1, static_cast<Sampling>(state.range(2))));
-  Index pairs = 0;
-  const double time = timed_loop(state, [&] {
-    pairs = poslsh::attention_into(head.q, head.k, head.v, mask, causal, head.values, head.log_sum_exp);
-  });
-  report_rate<float>(state, static_cast<double>(pairs), d, time);
-  state.counters["keys_a_query"] = static_cast<double>(pairs) / static_cast<double>(n);
-  state.counters["error"] = relative_error(head.values, exact(n));
-}
-
-const std::vector<int64_t> lengths{1024, 2048, 4096, 8192, 16384};
-const std::vector<int64_t> samplings{static_cast<int64_t>(Sampling::independent),
-                                     static_cast<int64_t>(Sampling::importance)};
 
 BENCHMARK(draw)->Arg(32)->Arg(1024)->UseManualTime();
-BENCHMARK(hash)->ArgsProduct({lengths})->UseManualTime();
-BENCHMARK(exact_alibi)->ArgsProduct({lengths})->UseManualTime()->Unit(benchmark::kMillisecond);
-BENCHMARK(naive_dense)->ArgsProduct({lengths})->UseManualTime()->Unit(benchmark::kMillisecond);
-BENCHMARK(blockwise)->ArgsProduct({lengths, {16}, samplings})->UseManualTime()->Unit(benchmark::kMillisecond);
-BENCHMARK(one_sweep)->ArgsProduct({lengths, {16, 128}, samplings})->UseManualTime()->Unit(benchmark::kMillisecond);
+BENCHMARK(hash)->Arg(16384)->UseManualTime();
 
 }  // namespace
 
-BENCHMARK_MAIN();
+int main(int argc, char** argv) {
+  add_all();
+  return run(argc, argv);
+}

@@ -43,6 +43,7 @@ inline const bool context_is_told = [] {
   benchmark::AddCustomContext("flags", POSLSH_BENCH_FLAGS);
 #endif
   benchmark::AddCustomContext("floats in a packet", std::to_string(poslsh::detail::packet_size<float>));
+  if (const char* commit = std::getenv("POSLSH_BENCH_COMMIT")) benchmark::AddCustomContext("commit", commit);
   tame_openblas();
   return true;
 }();
@@ -143,6 +144,28 @@ void report_rate(benchmark::State& state, double pairs, Index d, double time) {
 template <class A, class B>
 double relative_error(const A& a, const B& b) {
   return (a.template cast<double>() - b.template cast<double>()).norm() / b.template cast<double>().norm();
+}
+
+/// Whether any benchmark of this program found a figure outside its range.
+inline bool out_of_range = false;
+
+/// Reports an error figure as a counter. Outside [low, high] the benchmark counts as failed, and so does the program.
+inline void report_error(benchmark::State& state, double error, double low, double high) {
+  state.counters["error"] = error;
+  state.counters["error_bound"] = high;
+  if (error >= low && error <= high) return;  // false for NaN too
+  out_of_range = true;
+  state.SkipWithError(("the error " + std::to_string(error) + " is not between " + std::to_string(low) + " and " +
+                       std::to_string(high)).c_str());
+}
+
+/// main() of a program whose benchmarks report errors.
+inline int run(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return out_of_range ? 1 : 0;
 }
 
 /// Runs the body under the benchmark's clock; gives the seconds of an average call.

@@ -50,16 +50,13 @@ void store_row(const T* sums, const RunningRow<double>& mass, double sink, Strid
   log_sum_exp = finished.log_sum_exp;
 }
 
-/// The streaming kernel over views; shapes and options have been checked. Each row goes to store, see TileSweep::run,
-/// which may be called from several threads at once. Returns the number of pairs visited.
+/// Every tile of a head's queries. Each row goes to store, see TileSweep::run, which may be called from several threads at
+/// once. Returns the number of pairs visited.
 template <class T, class S, PositionBias B, class Store>
-Index attend(Strided<const T> q, Strided<const S> k, Strided<const S> v, const B& bias, const Placement& place,
-             const AttentionOptions& options, Store&& store) {
-  const PreparedKeys<T, S> keys(k, reach(bias, place), may_skip<B>(options), want_moments(bias, q.cols), options.threads);
-  const Head<T, S, B> head(q, v, keys, bias, place, options);
+Index sweep_tiles(const Head<T, S, B>& head, int threads, Store&& store) {
   using Sweep = TileSweep<T, S, B>;
-  std::vector<std::unique_ptr<Sweep>> sweeps(static_cast<std::size_t>(std::min<Index>(options.threads, head.tiles())));
-  parallel_for(head.tiles(), options.threads, [&](Index task, int worker) {
+  std::vector<std::unique_ptr<Sweep>> sweeps(static_cast<std::size_t>(std::min<Index>(threads, head.tiles())));
+  parallel_for(head.tiles(), threads, [&](Index task, int worker) {
     std::unique_ptr<Sweep>& sweep = sweeps[static_cast<std::size_t>(worker)];
     if (!sweep) sweep = std::make_unique<Sweep>(head);
     sweep->run((head.tiles() - 1 - task) * query_tile, store);  // under causality the last tiles cost most
@@ -68,6 +65,14 @@ Index attend(Strided<const T> q, Strided<const S> k, Strided<const S> v, const B
   for (const std::unique_ptr<Sweep>& sweep : sweeps)
     if (sweep) visited_pairs += sweep->visited_pairs();
   return visited_pairs;
+}
+
+/// The streaming kernel over views; shapes and options have been checked.
+template <class T, class S, PositionBias B, class Store>
+Index attend(Strided<const T> q, Strided<const S> k, Strided<const S> v, const B& bias, const Placement& place,
+             const AttentionOptions& options, Store&& store) {
+  const PreparedKeys<T, S> keys(k, reach(bias, place), may_skip<B>(options), want_moments(bias, q.cols), options.threads);
+  return sweep_tiles(Head<T, S, B>(q, v, keys, bias, place, options), options.threads, store);
 }
 
 /// attend() into the caller's buffers, which must not overlap the inputs.

@@ -15,7 +15,9 @@ namespace poslsh::inline POSLSH_SIMD {
 /// Derivatives of a number L that depends on the values of an attention call.
 template <class T>
 struct AttentionGradients {
-  Matrix<T> dq, dk, dv;     ///< of the shapes of q, k and v
+  Matrix<T> dq,             ///< by q, of its shape
+      dk,                   ///< by k
+      dv;                   ///< by v
   double dslope = 0;        ///< by AlibiBias::slope, of keys at or before the query; 0 for a bias without slopes
   double dright_slope = 0;  ///< by AlibiBias::right_slope, of later keys; for one tied slope add both
   double dsink = 0;         ///< by AttentionOptions::sink; 0 without one

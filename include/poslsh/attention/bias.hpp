@@ -39,9 +39,13 @@ concept PositionBias = requires(const B& bias, Index position, float* floats, do
 
 /// Every key, weight 1: plain softmax attention.
 struct NoBias {
+  /// See PositionBias.
   static constexpr bool unit_weights = true;
+  /// 0.
   [[nodiscard]] double log_weight(Index, Index) const { return 0; }
+  /// Every key.
   [[nodiscard]] KeyRange support(Index) const { return {min_position, max_position}; }
+  /// Adds 0: does nothing.
   template <class T>
   void add_log_weights(Index, Index, T*, Index) const {}
 };
@@ -50,14 +54,16 @@ struct NoBias {
 ///
 /// Slopes are per token, finite, and may be 0 or negative. right_slope defaults to slope (the symmetric form).
 struct AlibiBias {
+  /// See PositionBias.
   static constexpr bool has_slopes = true;
-  double slope;
-  double right_slope = slope;
+  double slope;                ///< of keys at or before the query
+  double right_slope = slope;  ///< of later keys
 
   /// log w for key = query + offset.
   [[nodiscard]] double log_weight_at(Index offset) const {
     return (offset <= 0 ? slope : -right_slope) * static_cast<double>(offset);
   }
+  /// log w(query, key).
   [[nodiscard]] double log_weight(Index query, Index key) const { return log_weight_at(key - query); }
   /// The geometric series exp(-slope |offset|) / (1 - exp(-slope)).
   [[nodiscard]] double log_tail(Index offset) const {
@@ -65,8 +71,10 @@ struct AlibiBias {
     if (!(decay > 0)) return std::numeric_limits<double>::infinity();
     return log_weight_at(offset) - std::log(-std::expm1(-decay));
   }
+  /// Every key.
   [[nodiscard]] KeyRange support(Index) const { return {min_position, max_position}; }
 
+  /// See PositionBias.
   template <class T>
   void add_log_weights(Index query, Index first_key, T* scores, Index count) const {
     for (Index t = 0; t < count; ++t) scores[t] += static_cast<T>(log_weight_at(first_key + t - query));
@@ -81,17 +89,21 @@ struct AlibiBias {
 
 /// Blocks [m size, (m + 1) size) of positions, weight 1 inside the query's own: local block attention.
 struct FixedBlocks {
+  /// See PositionBias.
   static constexpr bool unit_weights = true;
-  Index size;
+  Index size;  ///< positions in a block
 
+  /// 0 inside the query's block, -infinity outside.
   [[nodiscard]] double log_weight(Index query, Index key) const {
     return support(query).contains(key) ? 0 : -std::numeric_limits<double>::infinity();
   }
+  /// The query's block.
   [[nodiscard]] KeyRange support(Index query) const {
     const Index remainder = query % size;  // takes the query's sign
     const Index begin = query - (remainder < 0 ? remainder + size : remainder);
     return {begin, begin + size};
   }
+  /// Adds 0: does nothing.
   template <class T>
   void add_log_weights(Index, Index, T*, Index) const {}
 

@@ -7,6 +7,7 @@
 #include "poslsh/attention/attention.hpp"
 #include "poslsh/position/hash.hpp"
 
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -84,6 +85,61 @@ class DrawMerger {
   std::vector<RunningRow<double>> rows_;
 };
 
+/// The mask of one draw as a bias: weight 1 inside the query's block.
+struct OneMask {
+  static constexpr bool unit_weights = true;
+  const PositionHash& hash;
+
+  [[nodiscard]] KeyRange support(Index query) const { return hash.block(query); }
+  [[nodiscard]] double log_weight(Index query, Index key) const {
+    return support(query).contains(key) ? 0 : minus_infinity;
+  }
+  template <class T>
+  void add_log_weights(Index, Index, T*, Index) const {}
+};
+
+/// A block is found once for the queries of a tile that are in it.
+template <class T>
+class BiasRows<OneMask, T> {
+ public:
+  static constexpr bool prepared = false;
+  BiasRows(const OneMask& mask, const Placement& place) : mask_(mask), place_(place) {}
+  [[nodiscard]] double reference() const { return 0; }
+
+  class Rows {
+   public:
+    explicit Rows(const BiasRows& shared) : shared_(shared) {}
+    void queries(Index first, Index count) {
+      KeyRange block;
+      for (Index r = 0; r < count; ++r) {
+        const Index position = shared_.place_.query_position(first + r);
+        if (r == 0 || position >= block.end) block = shared_.mask_.support(position);
+        support_[r] = block;
+      }
+    }
+    void keys(Index, Index) {}
+    [[nodiscard]] KeyRange support(Index r) const { return support_[r]; }
+
+   private:
+    const BiasRows& shared_;
+    KeyRange support_[query_tile];
+  };
+
+ private:
+  const OneMask& mask_;
+  Placement place_;
+};
+
+/// The key rows that some query may see in some draw.
+[[nodiscard]] inline KeyRange reach(std::span<const PositionHash> hashes, const Placement& place) {
+  KeyRange all;
+  for (const PositionHash& hash : hashes) {
+    const KeyRange rows = reach(OneMask{hash}, place);
+    all = all.empty() ? rows : rows.empty() ? all : KeyRange{(std::min)(all.begin, rows.begin), (std::max)(all.end, rows.end)};
+  }
+  return all;
+}
+
 /// The non-empty pieces a hash cuts the query rows into: query rows, and the key rows of the same block that some of
 /// them may see.
 struct BlockPair {
@@ -102,37 +158,21 @@ struct BlockPair {
   return pairs;
 }
 
-/// All draws over views, joined. run(queries, keys, values, place, local options, store) is the attention of one block,
-/// store as in TileSweep::run for its own rows.
-template <class T, class S, class Run>
-AttentionOutput<T> join_blocks(Strided<const T> queries, Strided<const S> keys, Strided<const S> values,
-                               std::span<const PositionHash> hashes, const AttentionOptions& options, Merge merge,
-                               Run&& run) {
-  check_shapes(queries, keys, values);
-  const Placement place = detail::place(queries.rows, keys.rows, options);
+/// All draws, joined. run(hash, store) is the attention of one draw, store as in TileSweep::run.
+template <class T, class Run>
+AttentionOutput<T> join_draws(const Placement& place, Index features, std::span<const PositionHash> hashes,
+                              const AttentionOptions& options, Merge merge, Run&& run) {
   POSLSH_CHECK(!hashes.empty(), "hashes", "an empty list", "at least one hash");
   double total_weight = 0;
   for (const PositionHash& hash : hashes) {
     hash.validate();
     total_weight += hash.weight;
   }
-  DrawMerger<T> merger(queries.rows, values.cols, merge, options.sink.value_or(minus_infinity), total_weight);
+  DrawMerger<T> merger(place.queries, features, merge, options.sink.value_or(minus_infinity), total_weight);
   for (const PositionHash& hash : hashes) {
     const double log_weight = std::log(hash.weight);
-    const std::vector<BlockPair> pairs = block_pairs(hash, place);
-    parallel_for(static_cast<Index>(pairs.size()), options.threads, [&](Index task, int) {
-      const BlockPair& pair = pairs[static_cast<std::size_t>(task)];
-      AttentionOptions local = options;
-      local.scale = score_scale(options, queries.cols);
-      local.query_offset = place.query_offset + pair.queries.begin;
-      local.key_offset = place.key_offset + pair.keys.begin;
-      local.sink.reset();
-      local.threads = 1;
-      run(queries.middle_rows(pair.queries.begin, pair.queries.size()),
-          keys.middle_rows(pair.keys.begin, pair.keys.size()), values.middle_rows(pair.keys.begin, pair.keys.size()),
-          local, [&](Index row, const T* sums, const RunningRow<double>& mass) {
-            merger.add(pair.queries.begin + row, sums, mass, hash.weight, log_weight);
-          });
+    run(hash, [&](Index row, const T* sums, const RunningRow<double>& mass) {
+      merger.add(row, sums, mass, hash.weight, log_weight);
     });
   }
   return std::move(merger).finish(static_cast<Index>(hashes.size()));
@@ -170,21 +210,35 @@ template <class Q, class K, class V, class Kernel>
   const auto mapped = [](const detail::Strided<const T>& rows) {
     return Rows(rows.data, rows.rows, rows.cols, Eigen::Stride<-1, -1>(rows.row_stride, rows.col_stride));
   };
-  return detail::join_blocks<T, T>(
-      query_view.view(), key_view.view(), value_view.view(), hashes, options, merge,
-      [&](const auto& queries, const auto& keys, const auto& values, const AttentionOptions& local, auto&& store) {
-        const AttentionOutput<T> part = kernel(mapped(queries), mapped(keys), mapped(values), local);
-        POSLSH_CHECK(part.values.rows() == queries.rows && part.values.cols() == values.cols &&
-                         part.log_sum_exp.size() == queries.rows,
-                     "the output of the short-context kernel", part.values.rows(),
-                     "one row of value_dim features and one log_sum_exp a query");
-        for (Index i = 0; i < queries.rows; ++i)
-          store(i, part.values.data() + i * values.cols,
-                detail::RunningRow<double>{part.log_sum_exp[i], 1, part.log_sum_exp[i] == detail::minus_infinity});
-      });
+  const detail::Strided<const T> queries = query_view.view(), keys = key_view.view(), values = value_view.view();
+  detail::check_shapes(queries, keys, values);
+  const detail::Placement place = detail::place(queries.rows, keys.rows, options);
+  return detail::join_draws<T>(place, values.cols, hashes, options, merge, [&](const PositionHash& hash, auto&& store) {
+    const std::vector<detail::BlockPair> pairs = detail::block_pairs(hash, place);
+    detail::parallel_for(static_cast<Index>(pairs.size()), options.threads, [&](Index task, int) {
+      const detail::BlockPair& pair = pairs[static_cast<std::size_t>(task)];
+      AttentionOptions local = options;
+      local.scale = detail::score_scale(options, queries.cols);
+      local.query_offset = place.query_offset + pair.queries.begin;
+      local.key_offset = place.key_offset + pair.keys.begin;
+      local.sink.reset();
+      local.threads = 1;
+      const auto of_keys = [&](const auto& rows) { return mapped(rows.middle_rows(pair.keys.begin, pair.keys.size())); };
+      const AttentionOutput<T> part =
+          kernel(mapped(queries.middle_rows(pair.queries.begin, pair.queries.size())), of_keys(keys), of_keys(values), local);
+      POSLSH_CHECK(part.values.rows() == pair.queries.size() && part.values.cols() == values.cols &&
+                       part.log_sum_exp.size() == pair.queries.size(),
+                   "the output of the short-context kernel", part.values.rows(),
+                   "one row of value_dim features and one log_sum_exp a query");
+      for (Index i = 0; i < pair.queries.size(); ++i)
+        store(pair.queries.begin + i, part.values.data() + i * values.cols,
+              detail::RunningRow<double>{part.log_sum_exp[i], 1, part.log_sum_exp[i] == detail::minus_infinity});
+    });
+  });
 }
 
-/// The same with this library's own streaming kernel on each block; k and v may be stored narrower, as for attention().
+/// The same with this library's own streaming kernel, one sweep over all blocks of a draw; k and v may be stored narrower,
+/// as for attention(). Memory: the output and one copy of the keys.
 template <class Q, class K, class V>
 [[nodiscard]] AttentionOutput<detail::Compute<typename Q::Scalar>> blockwise_attention(
     const Eigen::DenseBase<Q>& q, const Eigen::DenseBase<K>& k, const Eigen::DenseBase<V>& v,
@@ -194,11 +248,18 @@ template <class Q, class K, class V>
   const detail::Viewed<Q, T> query_view(q);
   const detail::Viewed<K> key_view(k);
   const detail::Viewed<V> value_view(v);
-  return detail::join_blocks<T, S>(
-      query_view.view(), key_view.view(), value_view.view(), hashes, options, merge,
-      [](const auto& queries, const auto& keys, const auto& values, const AttentionOptions& local, auto&& store) {
-        detail::attend<T, S>(queries, keys, values, NoBias{}, detail::place(queries.rows, keys.rows, local), local, store);
-      });
+  const detail::Strided<const T> queries = query_view.view();
+  const detail::Strided<const S> keys = key_view.view(), values = value_view.view();
+  detail::check_shapes(queries, keys, values);
+  const detail::Placement place = detail::place(queries.rows, keys.rows, options);
+  // Keys are prepared once for all draws.
+  std::optional<detail::PreparedKeys<T, S>> prepared;
+  return detail::join_draws<T>(place, values.cols, hashes, options, merge, [&](const PositionHash& hash, auto&& store) {
+    if (!prepared) prepared.emplace(keys, detail::reach(hashes, place), false, false, options.threads);
+    const detail::OneMask mask{hash};
+    detail::sweep_tiles(detail::Head<T, S, detail::OneMask>(queries, values, *prepared, mask, place, options),
+                        options.threads, store);
+  });
 }
 
 }  // namespace poslsh::inline POSLSH_SIMD

@@ -13,23 +13,8 @@
 namespace poslsh::inline POSLSH_SIMD {
 namespace detail {
 
-/// Adds the gradients of one block of a draw, whose part in the values is `share`; returns that by the sink. The forward
-/// pass is computed anew: the mean keeps no log-sum-exp of a draw.
-template <class T, class S>
-double differentiate_block(Strided<const T> queries, Strided<const S> keys, Strided<const S> values,
-                           Strided<const T> d_values, T share, const AttentionOptions& local,
-                           const GradientViews<T>& gradients) {
-  const Placement place = detail::place(queries.rows, keys.rows, local);
-  AttentionOutput<T> part{Matrix<T>(queries.rows, values.cols), Vector<double>(queries.rows)};
-  attend_into<T, S>(queries, keys, values, NoBias{}, place, local, strided(part.values), strided(part.log_sum_exp));
-  const AttentionOutput<T>& output = part;
-  return differentiate<T, S>(queries, keys, values,
-                             {strided(output.values), strided(output.log_sum_exp), d_values, share}, NoBias{}, place,
-                             local, gradients)
-      .sink;
-}
-
-/// Adds the gradients of Merge::mean, draw by draw; returns that by the sink. Blocks of one draw share no row.
+/// Adds the gradients of Merge::mean, draw by draw; returns that by the sink. The forward pass of each draw is computed
+/// anew: the mean keeps no log-sum-exp of a draw.
 template <class T, class S>
 double differentiate_mean(Strided<const T> queries, Strided<const S> keys, Strided<const S> values,
                           std::span<const PositionHash> hashes, Strided<const T> d_values,
@@ -37,24 +22,16 @@ double differentiate_mean(Strided<const T> queries, Strided<const S> keys, Strid
   const Placement place = detail::place(queries.rows, keys.rows, options);
   double total_weight = 0, d_sink = 0;
   for (const PositionHash& hash : hashes) total_weight += hash.weight;
+  AttentionOutput<T> part{Matrix<T>(queries.rows, values.cols), Vector<double>(queries.rows)};
+  const AttentionOutput<T>& output = part;
   for (const PositionHash& hash : hashes) {
-    const std::vector<BlockPair> pairs = block_pairs(hash, place);
-    std::vector<double> d_sinks(pairs.size());
-    parallel_for(static_cast<Index>(pairs.size()), options.threads, [&](Index task, int) {
-      const BlockPair& pair = pairs[static_cast<std::size_t>(task)];
-      const auto of_queries = [&](const auto& rows) { return rows.middle_rows(pair.queries.begin, pair.queries.size()); };
-      const auto of_keys = [&](const auto& rows) { return rows.middle_rows(pair.keys.begin, pair.keys.size()); };
-      AttentionOptions local = options;
-      local.scale = score_scale(options, queries.cols);
-      local.query_offset = place.query_offset + pair.queries.begin;
-      local.key_offset = place.key_offset + pair.keys.begin;
-      local.threads = 1;
-      d_sinks[static_cast<std::size_t>(task)] = differentiate_block<T, S>(
-          of_queries(queries), of_keys(keys), of_keys(values), of_queries(d_values),
-          static_cast<T>(hash.weight / total_weight), local,
-          {of_queries(gradients.dq), of_keys(gradients.dk), of_keys(gradients.dv)});
-    });
-    for (const double part : d_sinks) d_sink += part;
+    const OneMask mask{hash};
+    attend_into<T, S>(queries, keys, values, mask, place, options, strided(part.values), strided(part.log_sum_exp));
+    d_sink += differentiate<T, S>(queries, keys, values,
+                                  {strided(output.values), strided(output.log_sum_exp), d_values,
+                                   static_cast<T>(hash.weight / total_weight)},
+                                  mask, place, options, gradients)
+                  .sink;
   }
   return d_sink;
 }
@@ -65,7 +42,7 @@ double differentiate_mean(Strided<const T> queries, Strided<const S> keys, Strid
 ///
 /// Merge::ratio: attention_backward() under MeanMask(hashes), in one sweep over the union of the blocks, from the
 /// log-sum-exps of all draws. Merge::mean: the sum over the draws of w_r / sum w times the gradients of the draw's own
-/// attention, whose forward pass is computed anew, block by block; forward serves for its shape only.
+/// attention, whose forward pass is computed anew; forward serves for its shape only.
 ///
 /// \param q, k, v, hashes, options, merge  as they were given to blockwise_attention()
 /// \param forward   its output; \param d_values  queries x value_dim, the derivative by its values

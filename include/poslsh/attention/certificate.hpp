@@ -128,7 +128,7 @@ void certify_rows(const Matrix<double>& q, const Matrix<double>& k, const Vector
 /// \param options  those of the attention that is certified. threads here as there: the same bits for any number
 /// \returns one bound a query; 0 for a query that sees no key. The outputs differ by at most 2 max |v_j| in any case: a
 /// bound above that says nothing. It is infinite where sum L* A underflows beside sum Mt A, NaN where the output is
-/// \throws Error on shapes that do not belong together, and on options, biases or slopes out of range Scores, sums and
+/// \throws Error on shapes that do not belong together, and on options, biases or slopes out of range. Scores, sums and
 /// exponentials are computed in double, scores up to the limit of float cannot overflow. Cost: one full sweep, 2
 /// head_dim flops and three exponentials a visible pair; memory of q, k and one column in double. Thread safe.
 template <class Q, class K, class V, detail::OffsetBias B>

@@ -16,12 +16,13 @@ namespace poslsh::inline POSLSH_SIMD {
 /// where its value underflows: a query that sees no nearer key than those has no defined output.
 template <DistanceKernel K>
 struct KernelBias {
-  K kernel;
+  K kernel;  ///< of the distance
 
   /// log w for key = query + offset.
   [[nodiscard]] double log_weight_at(Index offset) const {
     return detail::log_value(kernel, std::abs(static_cast<double>(offset)));
   }
+  /// log w(query, key).
   [[nodiscard]] double log_weight(Index query, Index key) const { return log_weight_at(key - query); }
   /// The kernel's log_tail_sum. Infinity without one: AttentionOptions::tolerance then leaves out few keys or none.
   [[nodiscard]] double log_tail(Index offset) const {
@@ -31,8 +32,10 @@ struct KernelBias {
     else
       return std::numeric_limits<double>::infinity();
   }
+  /// Every key.
   [[nodiscard]] KeyRange support(Index) const { return {min_position, max_position}; }
 
+  /// See PositionBias.
   template <class T>
   void add_log_weights(Index query, Index first_key, T* scores, Index count) const {
     for (Index t = 0; t < count; ++t) scores[t] += static_cast<T>(log_weight_at(first_key + t - query));
@@ -44,6 +47,7 @@ struct KernelBias {
     POSLSH_CHECK(std::abs(at_zero - 1) <= 1e-6, "kernel(0)", at_zero, "1");
   }
 };
+/// KernelBias{kernel} needs no template argument.
 template <class K>
 KernelBias(K) -> KernelBias<K>;
 

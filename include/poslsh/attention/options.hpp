@@ -24,6 +24,7 @@ struct AttentionOptions {
   std::optional<Index> query_offset = {};
   /// A query at position i sees keys i - window_left .. i + window_right, both inclusive; unset: no limit.
   std::optional<Index> window_left = {};
+  /// See window_left.
   std::optional<Index> window_right = {};
   /// score -> softcap tanh(score / softcap), after the scale and before the bias; > 0.
   std::optional<double> softcap = {};
@@ -41,7 +42,7 @@ struct AttentionOptions {
 template <class T>
 struct AttentionOutput {
   Matrix<T> values;            ///< queries x value_dim; a row without visible keys is 0
-  Vector<double> log_sum_exp;  ///< of each query: natural log of the softmax denominator; -inf without visible keys
+  Vector<double> log_sum_exp;  ///< of each query: natural log of the softmax denominator; -inf without visible keys (the sink's logit, if any)
 };
 
 namespace detail {

@@ -12,8 +12,11 @@
 #include <string_view>
 #include <type_traits>
 
+/// The version of these headers: major, minor, patch.
 #define POSLSH_VERSION_MAJOR 0
+/// See POSLSH_VERSION_MAJOR.
 #define POSLSH_VERSION_MINOR 1
+/// See POSLSH_VERSION_MAJOR.
 #define POSLSH_VERSION_PATCH 0
 
 #if !(__cplusplus >= 202002L || (defined(_MSVC_LANG) && _MSVC_LANG >= 202002L))
@@ -30,14 +33,17 @@
 #error "poslsh needs IEEE arithmetic: compile without -ffast-math, -Ofast and -ffinite-math-only"
 #endif
 
+/// \def POSLSH_EXCEPTIONS
+/// 1 where errors are thrown, 0 where exceptions are off.
 #if defined(__cpp_exceptions) || defined(__EXCEPTIONS) || defined(_CPPUNWIND)
 #define POSLSH_EXCEPTIONS 1
 #else
 #define POSLSH_EXCEPTIONS 0
 #endif
 
-// Code, packed layouts and Eigen's allocator follow the vector unit. Everything but Error lives in an inline namespace
-// named after it, so that objects built with different -m flags can be linked into one program without sharing code.
+/// \def POSLSH_SIMD
+/// Code, packed layouts and Eigen's allocator follow the vector unit. Everything but Error lives in an inline namespace
+/// named after it, so that objects built with different -m flags can be linked into one program without sharing code.
 #if defined(EIGEN_VECTORIZE_AVX512)
 #define POSLSH_SIMD simd_avx512
 #elif defined(EIGEN_VECTORIZE_AVX) && defined(EIGEN_VECTORIZE_FMA)
@@ -56,6 +62,7 @@
 #define POSLSH_SIMD simd_none
 #endif
 
+/// The library.
 namespace poslsh {
 
 /// What every entry point throws on bad input. The message names the argument, its value and what it must be.

@@ -19,19 +19,22 @@ static_assert(sizeof(Index) == 8, "poslsh needs 64-bit indices");
 template <class T>
 using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
+/// A column.
 template <class T>
 using Vector = Eigen::Matrix<T, Eigen::Dynamic, 1>;
 
 /// Stand for "unbounded" in a range of positions. No token lies beyond +-2^52, so a window or an offset added to
 /// either cannot overflow.
 inline constexpr Index min_position = -(Index{1} << 62);
+/// See min_position.
 inline constexpr Index max_position = Index{1} << 62;
 
 /// Positions [begin, end); empty when end <= begin.
 struct KeyRange {
-  Index begin = 0;
-  Index end = 0;
+  Index begin = 0;  ///< the first position
+  Index end = 0;    ///< one past the last
 
+  /// Whether it holds no position.
   [[nodiscard]] constexpr bool empty() const { return end <= begin; }
   /// Positions in the range; that of an unbounded one, 2^63, is given as 2^63 - 1.
   [[nodiscard]] constexpr Index size() const {
@@ -39,7 +42,9 @@ struct KeyRange {
     const std::uint64_t count = static_cast<std::uint64_t>(end) - static_cast<std::uint64_t>(begin);
     return count >> 63 != 0 ? (std::numeric_limits<Index>::max)() : static_cast<Index>(count);
   }
+  /// Whether a position is in the range.
   [[nodiscard]] constexpr bool contains(Index position) const { return begin <= position && position < end; }
+  /// Equal ends; two empty ranges may differ.
   friend constexpr bool operator==(const KeyRange&, const KeyRange&) = default;
 };
 

@@ -28,10 +28,13 @@ class BlockMask {
     }
   }
 
+  /// The hash whose mask it is.
   [[nodiscard]] const PositionHash& hash() const { return hash_; }
+  /// n.
   [[nodiscard]] Index size() const { return size_; }
   /// The blocks in order; from a temporary mask they are handed over.
   [[nodiscard]] std::span<const KeyRange> blocks() const& { return blocks_; }
+  /// See blocks() const.
   [[nodiscard]] std::vector<KeyRange> blocks() && { return std::move(blocks_); }
 
   /// Whether i and j share a block; false outside [0, n).

@@ -27,7 +27,9 @@ class MeanMask {
     for (const PositionHash& hash : hashes_) hash.validate();
   }
 
+  /// s, the number of hashes.
   [[nodiscard]] Index samples() const { return static_cast<Index>(hashes_.size()); }
+  /// The hashes in their order.
   [[nodiscard]] std::span<const PositionHash> hashes() const { return hashes_; }
 
   /// Mt(i, j); O(s).

@@ -16,7 +16,7 @@ namespace poslsh::inline POSLSH_SIMD {
 
 /// Options of a call over many heads. Defaults: every key row is valid, one sequence a batch item.
 struct MultiHeadOptions {
-  AttentionOptions attention = {};
+  AttentionOptions attention = {};  ///< of every head
   /// One range of key rows a batch item; the others are padding and not visible. Empty: all rows. For a range {a, e}
   /// the positions of that item's keys and queries both shift by -a, so that row a stands at key_offset; queries are
   /// aligned by the padded row counts. So padding, left or right, leaves no trace in the rows of real queries, with
@@ -26,7 +26,8 @@ struct MultiHeadOptions {
   /// [key_starts[m], key_starts[m + 1]) of a batch of 1. Both begin with 0 and never decrease; members may be empty. Each
   /// is a call of its own: its positions start at key_offset and its last query meets its last key. Rows past the
   /// last offset are 0, their log-sum-exp -inf. Empty: not packed.
-  std::span<const Index> query_starts = {}, key_starts = {};
+  std::span<const Index> query_starts = {},
+      key_starts = {};  ///< see query_starts
 };
 
 namespace detail {

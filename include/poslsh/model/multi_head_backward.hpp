@@ -11,7 +11,9 @@ namespace poslsh::inline POSLSH_SIMD {
 
 /// Derivatives by the numbers of one bias and by the sink, over all rows that used it; see AttentionGradients.
 struct HeadGradients {
-  double dslope = 0, dright_slope = 0, dsink = 0;
+  double dslope = 0,     ///< see AttentionGradients::dslope
+      dright_slope = 0,  ///< see AttentionGradients::dright_slope
+      dsink = 0;         ///< see AttentionGradients::dsink
 };
 
 namespace detail {

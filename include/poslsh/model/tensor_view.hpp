@@ -17,9 +17,14 @@ namespace poslsh::inline POSLSH_SIMD {
 /// inputs. The functions that take a view check it; the view itself does not.
 template <class T>
 struct TensorView {
-  T* data = nullptr;
-  Index batch = 0, heads = 0, tokens = 0, features = 0;
-  Index batch_stride = 0, head_stride = 0, token_stride = 0;
+  T* data = nullptr;  ///< element (0, 0, 0, 0)
+  Index batch = 0,    ///< batch items
+      heads = 0,      ///< heads of an item
+      tokens = 0,     ///< tokens of a head
+      features = 0;   ///< features of a token
+  Index batch_stride = 0,  ///< values from an item to the next
+      head_stride = 0,     ///< from a head to the next
+      token_stride = 0;    ///< from a token to the next
 
   /// A packed buffer in the order batch, heads, tokens, features.
   [[nodiscard]] static TensorView heads_first(T* data, Index batch, Index heads, Index tokens, Index features) {
@@ -30,12 +35,14 @@ struct TensorView {
     return {data, batch, heads, tokens, features, tokens * heads * features, features, heads * features};
   }
 
+  /// The same elements, read only.
   operator TensorView<const T>() const
     requires(!std::is_const_v<T>)
   {
     return {data, batch, heads, tokens, features, batch_stride, head_stride, token_stride};
   }
 
+  /// Whether it has no element.
   [[nodiscard]] bool empty() const { return batch == 0 || heads == 0 || tokens == 0 || features == 0; }
 };
 

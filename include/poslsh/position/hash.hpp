@@ -20,8 +20,8 @@ namespace poslsh::inline POSLSH_SIMD {
 /// A width <= 1 gives every position a bin of its own, an infinite width one bin to all.
 /// bin and block agree exactly for every |position| <= 2^52; both are pure and cost a few divisions.
 struct PositionHash {
-  double width = std::numeric_limits<double>::infinity();
-  double shift = 0;
+  double width = std::numeric_limits<double>::infinity();  ///< of a bin
+  double shift = 0;   ///< where a bin begins
   double weight = 1;  ///< of this binning's mask in a MeanMask
 
   /// The bin of a position. Never decreases with the position.
@@ -47,6 +47,7 @@ struct PositionHash {
     POSLSH_CHECK(weight > 0 && std::isfinite(weight), "hash weight", weight, "positive and finite");
   }
 
+  /// All three numbers are equal.
   friend bool operator==(const PositionHash&, const PositionHash&) = default;
 
  private:
@@ -108,7 +109,7 @@ template <DistanceKernel K>
 ///
 /// \param kernel   value and width law, see DistanceKernel
 /// \param samples  s >= 1
-/// \param seed, stream  the draws are a pure function of (kernel, samples, seed, sampling, stream); give heads that
+/// \param seed, stream  the draws are a pure function of all arguments; give heads that
 ///                 shall draw independently streams of their own
 /// \param stretch  b, by default 2 for importance and 3 for mixture draws; see docs/experiments.md
 /// \throws Error unless samples >= 1 and stretch >= 1 and finite, or if the kernel's widths are not positive

@@ -63,7 +63,7 @@ template <DistanceKernel K>
 /// k(x) = exp(-x / sigma), the weight of ALiBi with slope 1 / sigma. Widths follow Gamma(2, sigma): mean 2 sigma.
 /// The methods check sigma > 0 and finite. The quantile has the same bits on every platform.
 struct LaplaceKernel {
-  double sigma;
+  double sigma;  ///< the distance at which the weight is 1/e
 
   /// exp(-x / sigma).
   [[nodiscard]] double operator()(double distance) const { return detail::portable_exp(-distance / checked()); }
@@ -114,8 +114,8 @@ struct LaplaceKernel {
 /// The methods check scale > 0 and exponent > 0, both finite. Values, tails and densities err relatively by a few units
 /// in the last place times 1 + |log k|. The quantile and stretched_weight have the same bits on every platform.
 struct PowerKernel {
-  double scale;
-  double exponent;
+  double scale;     ///< c
+  double exponent;  ///< p
 
   /// (1 + c x)^-p.
   [[nodiscard]] double operator()(double distance) const { return detail::portable_exp(log_value(distance)); }

@@ -55,6 +55,7 @@ template <class Enough>
 
 }  // namespace detail
 
+/// Theorems 2.1 and 2.2 as functions.
 namespace theory {
 
 /// A bound of ||L*||_2 for every n: its rows sum to less than coth(1 / (2 sigma)), about 2 sigma.
