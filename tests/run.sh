@@ -25,7 +25,7 @@ check() {
 }
 
 packages=(g++ cmake make pkgconf libeigen3-dev libopenblas-dev libspectra-dev catch2 libbenchmark-dev libcli11-dev
-  gnuplot-nox)
+  gnuplot-nox jq)
 case "${1-}" in
   "")
     need "${packages[@]}"

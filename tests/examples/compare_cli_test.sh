@@ -3,37 +3,7 @@
 # The command line of examples/compare: whatever is wrong with a file or a flag ends in exit code 2 and one line on
 # stderr that says what; what is right runs.
 set -uo pipefail
-compare=$(realpath "$1")
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
-failures=0
-
-fail() {
-  printf 'FAILED: %s\n' "$*"
-  failures=$((failures + 1))
-}
-
-# refuse WORDS ARGUMENT...: exit code 2, nothing on stdout, one line on stderr that begins with "compare: " and has WORDS.
-refuse() {
-  local words=$1 code
-  shift
-  "$compare" "$@" >out 2>err
-  code=$?
-  ((code == 2)) || fail "compare $*: exit code $code"
-  [[ ! -s out ]] || fail "compare $*: output on stdout"
-  [[ $(wc -l <err) -eq 1 && $(tail -c1 err) == "" ]] || fail "compare $*: not one line: $(cat err)"
-  [[ $(cat err) == "compare: "*"$words"* ]] || fail "compare $*: '$words' is not in: $(cat err)"
-}
-
-# accept ARGUMENT...: exit code 0, nothing on stderr; the output is in the file out.
-accept() {
-  local code
-  "$compare" "$@" >out 2>err
-  code=$?
-  ((code == 0)) || fail "compare $*: exit code $code: $(cat err)"
-  [[ ! -s err ]] || fail "compare $*: output on stderr: $(cat err)"
-}
+source "$(dirname "${BASH_SOURCE[0]}")/../support/cli.sh"
 
 # bytes NUMBER WIDTH: little-endian.
 bytes() {
@@ -201,11 +171,11 @@ if command -v gnuplot >/dev/null; then
     [[ -s $picture ]] || fail "no $picture"
   done
 fi
-PATH='' "$compare" --tokens 8 --heads 1 --samples 2 --plot without.png >out 2>err || fail "no gnuplot: exit code $?"
+PATH='' "$program" --tokens 8 --heads 1 --samples 2 --plot without.png >out 2>err || fail "no gnuplot: exit code $?"
 [[ $(cat err) == *'gnuplot is not installed' && ! -e without.png ]] || fail "no gnuplot: $(cat err)"
 
 # A run that is interrupted leaves no half file.
-"$compare" --tokens 2048 --samples 1000 --repeat 3 --csv half.csv --plot half.png >/dev/null 2>&1 &
+"$program" --tokens 2048 --samples 1000 --repeat 3 --csv half.csv --plot half.png >/dev/null 2>&1 &
 sleep 0.3
 kill $!
 wait $! 2>/dev/null
@@ -214,5 +184,4 @@ code=$?
 leftovers=$(find . -name 'half*' -o -name '*.part')
 [[ -z $leftovers ]] || fail "left behind: $leftovers"
 
-((failures == 0)) && echo "all checks passed"
-exit $((failures > 0))
+finish

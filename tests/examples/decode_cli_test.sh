@@ -3,37 +3,7 @@
 # The command line of examples/decode: a wrong flag ends in exit code 2 and one line on stderr; what is right runs, and
 # its numbers are what they must be.
 set -uo pipefail
-decode=$(realpath "$1")
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
-failures=0
-
-fail() {
-  printf 'FAILED: %s\n' "$*"
-  failures=$((failures + 1))
-}
-
-# refuse WORDS ARGUMENT...: exit code 2, nothing on stdout, one line on stderr that begins with "decode: " and has WORDS.
-refuse() {
-  local words=$1 code
-  shift
-  "$decode" "$@" >out 2>err
-  code=$?
-  ((code == 2)) || fail "decode $*: exit code $code"
-  [[ ! -s out ]] || fail "decode $*: output on stdout"
-  [[ $(wc -l <err) -eq 1 ]] || fail "decode $*: not one line: $(cat err)"
-  [[ $(cat err) == "decode: "*"$words"* ]] || fail "decode $*: '$words' is not in: $(cat err)"
-}
-
-# accept ARGUMENT...: exit code 0, nothing on stderr; the output is in the file out.
-accept() {
-  local code
-  "$decode" "$@" >out 2>err
-  code=$?
-  ((code == 0)) || fail "decode $*: exit code $code: $(cat err)"
-  [[ ! -s err ]] || fail "decode $*: output on stderr: $(cat err)"
-}
+source "$(dirname "${BASH_SOURCE[0]}")/../support/cli.sh"
 
 # --- Flags
 refuse '--nonsense' --nonsense
@@ -101,8 +71,7 @@ if command -v gnuplot >/dev/null; then
     [[ -s $picture ]] || fail "no $picture"
   done
 fi
-PATH='' "$decode" "${small[@]}" --plot without.png >out 2>err || fail "no gnuplot: exit code $?"
+PATH='' "$program" "${small[@]}" --plot without.png >out 2>err || fail "no gnuplot: exit code $?"
 [[ $(cat err) == *'gnuplot is not installed' && ! -e without.png ]] || fail "no gnuplot: $(cat err)"
 
-((failures == 0)) && echo "all checks passed"
-exit $((failures > 0))
+finish

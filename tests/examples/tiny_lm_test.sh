@@ -3,32 +3,7 @@
 # A smoke test of examples/torch/tiny_lm: every scheme trains, an interrupted run ends where an uninterrupted one does,
 # and wrong input ends in exit code 2 and one line on stderr.
 set -uo pipefail
-tiny_lm=$(realpath "$1")
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
-failures=0
-
-fail() {
-  printf 'FAILED: %s\n' "$*"
-  failures=$((failures + 1))
-}
-refuse() {
-  local words=$1 code
-  shift
-  "$tiny_lm" "$@" >out 2>err
-  code=$?
-  ((code == 2)) || fail "tiny_lm $*: exit code $code"
-  [[ $(wc -l <err) -eq 1 ]] || fail "tiny_lm $*: not one line: $(cat err)"
-  [[ $(cat err) == "tiny_lm: "*"$words"* ]] || fail "tiny_lm $*: '$words' is not in: $(cat err)"
-}
-accept() {
-  local code
-  "$tiny_lm" "$@" >out 2>err
-  code=$?
-  ((code == 0)) || fail "tiny_lm $*: exit code $code: $(cat err)"
-  [[ ! -s err ]] || fail "tiny_lm $*: output on stderr: $(cat err)"
-}
+source "$(dirname "${BASH_SOURCE[0]}")/../support/cli.sh"
 # field FILE NUMBER: that field of the file's first result.
 field() { sed -n 2p "$1" | cut -d, -f"$2"; }
 # near A B LARGEST
@@ -50,7 +25,7 @@ near "$(field runs/alibi-1.csv 10)" "$(field runs/none-1.csv 10)" 0.0001 && fail
 # --- A run that is killed goes on where it was.
 long=("${small[@]}" --length 64 --steps 400 --checkpoint-every 20 --windows 2 --positions lsh-importance-4)
 accept train "${long[@]}" --folder whole
-"$tiny_lm" train "${long[@]}" --folder parts >/dev/null 2>&1 &
+"$program" train "${long[@]}" --folder parts >/dev/null 2>&1 &
 for ((i = 0; i < 600; ++i)); do [[ -e parts/lsh-importance-4-1.pt ]] && break || sleep 0.02; done
 kill -9 $! 2>/dev/null
 wait $! 2>/dev/null
@@ -93,5 +68,4 @@ refuse '--layer' write-layer --text text --layer 4 --output x.npy
 refuse 'holds no results' report --folder nowhere
 refuse 'ends neither' report --folder runs --plot picture.jpg
 
-printf '%d failures\n' "$failures"
-((failures == 0))
+finish
