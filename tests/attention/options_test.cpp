@@ -58,6 +58,7 @@ struct BadOption {
 const std::vector<BadOption> bad_options = {
     {{.scale = not_a_number}, "scale is ", "finite"},
     {{.scale = infinity}, "scale is inf", "finite"},
+    {{.scale = 1e39}, "scale is 1e+39", "finite, within +-2^126"},
     {{.scale = -infinity}, "scale is -inf", "finite"},
     {{.key_offset = limit + 1}, "key_offset is 4503599627370497", "within +-2^52"},
     {{.key_offset = -limit - 1}, "key_offset is -4503599627370497", "within +-2^52"},

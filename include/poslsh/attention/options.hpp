@@ -14,7 +14,7 @@ namespace poslsh::inline POSLSH_SIMD {
 
 /// Run-time options of every attention function. Defaults are plain full attention.
 struct AttentionOptions {
-  /// Factor of q.k; default 1 / sqrt(head_dim). 0 and 1 are honoured.
+  /// Factor of q.k, within +-2^126; default 1 / sqrt(head_dim). 0 and 1 are honoured.
   std::optional<double> scale = {};
   /// Keys after the query are not visible: the same as window_right = 0 on top of any window.
   bool causal = false;
@@ -73,7 +73,8 @@ struct Placement {
   POSLSH_CHECK(in_range(options.key_offset), "key_offset", options.key_offset, "within +-2^52");
   const Index query_offset = options.query_offset.value_or(options.key_offset + keys - queries);
   POSLSH_CHECK(in_range(query_offset), "query_offset", query_offset, "within +-2^52");
-  if (options.scale) POSLSH_CHECK(std::isfinite(*options.scale), "scale", *options.scale, "finite");
+  if (options.scale)  // a number in float too
+    POSLSH_CHECK(std::abs(*options.scale) <= 0x1p126, "scale", *options.scale, "finite, within +-2^126");
   if (options.softcap)
     POSLSH_CHECK(*options.softcap > 0 && std::isfinite(*options.softcap), "softcap", *options.softcap,
                  "positive and finite");
