@@ -14,15 +14,21 @@ curves() {
                                  else . + [[\$p]] end)
          | .[] | \"\\\"\" + .[0][0] + \"\\\"\", (.[] | \"\\(.[1]) \\(.[2])\"), \"\", \"\"" "$data/$2.json" >"$scratch/$1"
 }
-# plot NAME: gnuplot's words for all curves of NAME.
+# plot NAME: leaves gnuplot's words for all curves of NAME in $plot. A title has the same colour in every figure.
+declare -A colour_of=()
+colours=('#1f77b4' '#d62728' '#2ca02c' '#ff7f0e' '#9467bd' '#8c564b' '#e377c2' '#17becf' '#bcbd22' '#000000' '#7f7f7f' '#00429d'
+  '#73a2c6' '#93003a')
 plot() {
-  local count
-  count=$(grep -c '^"' "$scratch/$1" || true)
-  if ((count == 0)); then
-    echo "plot NaN notitle"
-  else
-    echo "plot for [i=0:$((count - 1))] '$scratch/$1' index i using 1:2 with linespoints linewidth 1.5 pointsize 0.5 title columnheader(1)"
-  fi
+  local title index=0
+  plot=
+  while read -r title; do
+    title=${title//\"/}
+    [[ -n ${colour_of[$title]-} ]] || colour_of[$title]=${colours[${#colour_of[@]} % ${#colours[@]}]}
+    plot+="${plot:+, }'$scratch/$1' index $index using 1:2 with linespoints linewidth 1.5 pointtype 7 pointsize 0.5"
+    plot+=" linecolor '${colour_of[$title]}' title '$title'"
+    index=$((index + 1))
+  done < <(grep '^"' "$scratch/$1")
+  plot="plot ${plot:-1 notitle}"
 }
 # draw FILE WIDTH HEIGHT <SCRIPT
 draw() {
@@ -34,6 +40,11 @@ draw() {
 curves length methods 'select(.n) | [(.name | split("/")[0]), .n, .real_time]'
 curves memory methods 'select(.n) | [(.name | split("/")[0]), .n, ([.scratch_MiB, 0.1] | max)]'
 curves crossing methods 'select(.crossing_n) | [(.name | split("/")[1]), .sigma, .crossing_n]'
+plot length
+length=$plot
+plot memory
+memory=$plot
+plot crossing
 draw "$figures/length.svg" 1500 620 <<PLOT
 set multiplot layout 1,3
 set logscale xy
@@ -42,17 +53,18 @@ set format x '%.0s%c'
 set title 'time of a head: d = 64, sigma = 64, causal'
 set xlabel 'tokens'
 set ylabel 'ms'
-$(plot length)
+$length
 set title 'memory beyond inputs and output'
 set ylabel 'MiB'
-$(plot memory)
+$memory
 set title 'faster than exact attention from this length on'
 set xlabel 'sigma'
 set ylabel 'tokens'
-$(plot crossing)
+$plot
 unset multiplot
 PLOT
 
+colour_of=()
 panels=$(jq -r '[.benchmarks[] | .name | split("/")[0]] | reduce .[] as $p ([]; if index([$p]) then . else . + [$p] end) | .[]' \
   "$data/error.json")
 {
@@ -70,15 +82,21 @@ set format y '%.0e'"
     jq -r --arg panel "$panel/" '[.benchmarks[] | select((.name | startswith($panel)) and (.error_occurred | not)) | [.real_time, .error]]
       | sort | reduce .[] as $p ([]; if length == 0 or $p[1] < .[-1][1] then . + [$p] else . end) | .[] | "\(.[0]) \(.[1])"' \
       "$data/error.json" >"$scratch/front$number"
+    plot "error$number"
     echo "set title '$panel'"
-    echo "$(plot "error$number"), '$scratch/front$number' using 1:2 with steps linewidth 3 linecolor 'gray60' title 'best'"
+    echo "$plot, '$scratch/front$number' using 1:2 with steps linewidth 3 linecolor 'gray60' title 'best'"
     number=$((number + 1))
   done <<<"$panels"
   echo "unset multiplot"
-} | draw "$figures/error.svg" 1800 1150
+} >"$scratch/error.gp"
+draw "$figures/error.svg" 1800 1150 <"$scratch/error.gp"
 
-curves threads scaling 'select(.times_faster) | [(.name | split("/")[1]), .threads, .times_faster]'
+colour_of=()
+curves threads scaling 'select(.times_faster) | [(.name | split("/")[1]), .thread_count, .times_faster]'
 curves tile scaling 'select(.keys) | ["head_dim \(.head_dim)", .keys, ."GFLOP/s"]'
+plot threads
+threads=$plot
+plot tile
 draw "$figures/scaling.svg" 1100 520 <<PLOT
 set multiplot layout 1,2
 set key below
@@ -88,13 +106,13 @@ set ylabel 'times faster than one'
 set xrange [0.9:*]
 set yrange [0:*]
 set xtics 1
-$(plot threads)
+$threads
 set title 'rate against the keys of a query'
 set xlabel 'keys'
 set ylabel 'GFLOP/s inside the window'
 set xrange [*:*]
 set xtics auto
 set logscale x 2
-$(plot tile)
+$plot
 unset multiplot
 PLOT

@@ -30,6 +30,8 @@ fi
 
 POSLSH_BENCH_COMMIT=$(git describe --always --dirty 2>/dev/null || echo unknown)
 export POSLSH_BENCH_COMMIT
+# PyTorch takes no AVX-512 by itself.
+grep -qw avx512f /proc/cpuinfo && export ATEN_CPU_CAPABILITY=avx512
 failed=()
 for name in "${names[@]}"; do
   printf '== %s\n' "$name"

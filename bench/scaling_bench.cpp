@@ -32,7 +32,7 @@ void threads(benchmark::State& state, const std::function<Method(int)>& method_o
     state.SetIterationTime(many_time);
   }
   report_rate<float>(state, pairs, 64, many_time);
-  state.counters["threads"] = count;
+  state.counters["thread_count"] = count;
   state.counters["times_faster"] = one_time / many_time;
 }
 

@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <fstream>
 #include <numbers>
 #include <string>
 
@@ -43,6 +44,12 @@ inline const bool context_is_told = [] {
   benchmark::AddCustomContext("flags", POSLSH_BENCH_FLAGS);
 #endif
   benchmark::AddCustomContext("floats in a packet", std::to_string(poslsh::detail::packet_size<float>));
+  std::ifstream cpu_info("/proc/cpuinfo");
+  for (std::string line; std::getline(cpu_info, line);)
+    if (line.starts_with("model name")) {
+      benchmark::AddCustomContext("cpu", line.substr(line.find(':') + 2));
+      break;
+    }
   if (const char* commit = std::getenv("POSLSH_BENCH_COMMIT")) benchmark::AddCustomContext("commit", commit);
   tame_openblas();
   return true;
