@@ -38,7 +38,7 @@ for source in "$scratch"/*.cpp; do
   [[ -e $source ]] || break
   block=$(basename "$source" .cpp)
   count=$((count + 1))
-  if ! "${CXX:-c++}" -std=c++20 -O1 -Wall -Wextra -Werror -I include -isystem "$eigen" -pthread "$source" \
+  if ! "${CXX:-c++}" -std=c++20 -O0 -Wall -Wextra -Werror -I include -isystem "$eigen" -pthread "$source" \
     -o "$scratch/program"; then
     echo "does not compile: $block"
     failed=$((failed + 1))
