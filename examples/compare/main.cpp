@@ -23,8 +23,7 @@ int fail(std::string message) {
 }
 
 int run(const compare::Options& options) {
-  for (const std::string* file : {&options.csv, &options.plot, &options.save})
-    if (!file->empty()) poslsh_examples::check_writable(*file);
+  poslsh_examples::check_outputs({options.csv, options.plot, options.save}, {options.input});
   const compare::AnyActivations activations = compare::make_activations(options);
   if (!options.save.empty()) compare::save_activations(activations, options.save);
   const compare::Measurements measurements = compare::measure(activations, options);

@@ -22,8 +22,7 @@ int fail(std::string message) {
 }
 
 int run(const decode::Options& options) {
-  for (const std::string* file : {&options.csv, &options.plot})
-    if (!file->empty()) poslsh_examples::check_writable(*file);
+  poslsh_examples::check_outputs({options.csv, options.plot});
   const std::vector<decode::Run> runs = decode::measure(options);
   decode::print_table(runs, options, stdout);
   if (!options.csv.empty()) decode::write_csv(runs, options);

@@ -72,8 +72,7 @@ bool parse(int argc, char** argv, const std::string& description, CommonOptions&
   }
   if (!common.plot.empty() && !poslsh_examples::is_picture_name(common.plot))
     throw std::runtime_error("--plot: " + common.plot + " ends neither in .png nor in .svg");
-  for (const std::string* file : {&common.csv, &common.plot})
-    if (!file->empty()) poslsh_examples::check_writable(*file);
+  poslsh_examples::check_outputs({common.csv, common.plot});
   return true;
 }
 

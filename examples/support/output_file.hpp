@@ -4,6 +4,7 @@
 /// \file
 /// Files that appear whole or not at all.
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -11,6 +12,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace poslsh_examples {
 
@@ -35,18 +37,27 @@ inline void publish_part(const std::filesystem::path& path) {
   throw FileError(path, "cannot be written: " + error.message());
 }
 
+/// Whether the name is that of a device, a pipe or the like: written as it is, never replaced by a file.
+inline bool is_special(const std::filesystem::path& path) {
+  std::error_code ignored;
+  const std::filesystem::file_status status = std::filesystem::status(path, ignored);
+  return std::filesystem::exists(status) && !std::filesystem::is_regular_file(status) &&
+         !std::filesystem::is_directory(status);
+}
+
 /// Writes a whole file: to a temporary name first, then renamed.
 /// \throws FileError if it cannot; nothing is left behind then
 inline void write_file(const std::filesystem::path& path, std::string_view content) {
-  const std::filesystem::path part = part_name(path);
+  const bool special = is_special(path);
+  const std::filesystem::path part = special ? path : part_name(path);
   errno = 0;
   std::ofstream file(part, std::ios::binary | std::ios::trunc);
   file.write(content.data(), static_cast<std::streamsize>(content.size()));
   file.close();
-  if (file) return publish_part(path);
+  if (file) return special ? void() : publish_part(path);
   const std::string reason = errno != 0 ? std::strerror(errno) : "unknown reason";
   std::error_code ignored;
-  std::filesystem::remove(part, ignored);
+  if (!special) std::filesystem::remove(part, ignored);
   throw FileError(path, "cannot be written: " + reason);
 }
 
@@ -54,13 +65,35 @@ inline void write_file(const std::filesystem::path& path, std::string_view conte
 /// \throws FileError where write_file would
 inline void check_writable(const std::filesystem::path& path) {
   std::error_code ignored;
+  if (path.empty()) throw FileError(path, "a file must have a name");
   if (std::filesystem::is_directory(path, ignored))
     throw FileError(path, "cannot be written: it is a folder");
+  const bool special = is_special(path);
   errno = 0;
-  const bool writable = std::ofstream(part_name(path), std::ios::trunc).is_open();
+  const bool writable = std::ofstream(special ? path : part_name(path), std::ios::trunc).is_open();
   const std::string reason = errno != 0 ? std::strerror(errno) : "unknown reason";
   if (!writable) throw FileError(path, "cannot be written: " + reason);
-  std::filesystem::remove(part_name(path), ignored);
+  if (!special) std::filesystem::remove(part_name(path), ignored);
+}
+
+/// check_writable for all that a run writes; empty names are none. It must not write to one file twice, nor to what it
+/// reads.
+/// \throws FileError if it would
+inline void check_outputs(const std::vector<std::filesystem::path>& outputs,
+                          const std::vector<std::filesystem::path>& inputs = {}) {
+  std::vector<std::filesystem::path> known;
+  const auto take = [&](const std::filesystem::path& path) {
+    std::error_code ignored;
+    const std::filesystem::path real = std::filesystem::weakly_canonical(path, ignored);
+    const bool again = std::find(known.begin(), known.end(), real) != known.end();
+    known.push_back(real);
+    return again && !path.empty() && !is_special(path);
+  };
+  for (const std::filesystem::path& input : inputs) take(input);
+  for (const std::filesystem::path& output : outputs)
+    if (take(output)) throw FileError(output, "is named twice; what is written needs a file of its own");
+  for (const std::filesystem::path& output : outputs)
+    if (!output.empty()) check_writable(output);
 }
 
 }  // namespace poslsh_examples

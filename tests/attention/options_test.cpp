@@ -170,6 +170,7 @@ TEST_CASE("A bias out of range is an Error of the call, even where no key is see
                  ContainsSubstring(text));
   };
   check(poslsh::AlibiBias{infinity}, "slope is inf; it must be finite");
+  check(poslsh::AlibiBias{-1e37}, "slope is -1e+37; it must be finite, at least -2^64");
   check(poslsh::AlibiBias{not_a_number, 1}, "poslsh: slope is ");
   check(poslsh::AlibiBias{1, -infinity}, "right_slope is -inf; it must be finite");
   check(poslsh::FixedBlocks{0}, "size is 0; it must be between 1 and 2^52");
@@ -184,7 +185,9 @@ TEST_CASE("No hash, or a bad one, is an Error") {
   REQUIRE_THAT(text({{4, 1}, {0, 1}}), ContainsSubstring("hash width is 0; it must be positive"));
   REQUIRE_THAT(text({{4, 1}, {not_a_number, 1}}), ContainsSubstring("hash width is "));
   REQUIRE_THAT(text({{4, infinity}}), ContainsSubstring("hash shift is inf; it must be within +-2^52"));
-  REQUIRE_THAT(text({{4, 1, -1}}), ContainsSubstring("hash weight is -1; it must be positive and finite"));
+  REQUIRE_THAT(text({{4, 1, -1}}), ContainsSubstring("hash weight is -1; it must be between 2^-1000 and 2^1000"));
+  REQUIRE_THAT(text({{4, 1, 5e-324}}), ContainsSubstring("hash weight is "));
+  REQUIRE_THAT(text({{4, 1, 1.7e308}}), ContainsSubstring("hash weight is 1.7"));
   REQUIRE(text({{4, 1}}) == "no error");
 }
 

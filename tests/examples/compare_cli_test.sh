@@ -181,6 +181,21 @@ kill $!
 wait $! 2>/dev/null
 code=$?
 ((code == 143)) || fail "a run could not be interrupted: exit code $code"
+
+# --- Files that are not for writing over
+small=(--tokens 8 --heads 1 --samples 2 --methods one_sweep)
+if [[ -w /dev/full ]]; then
+  "$program" "${small[@]}" --csv /dev/full >out 2>err  # its table has been printed by then
+  (($? == 2)) && [[ $(cat err) == *'/dev/full: cannot be written'* ]] || fail "/dev/full: $(cat err)"
+  [[ -c /dev/full ]] || fail '/dev/full is no device any more'
+fi
+accept "${small[@]}" --csv /dev/null
+[[ -c /dev/null ]] || fail '/dev/null is no device any more'
+refuse 'named twice' "${small[@]}" --csv a.png --plot a.png
+refuse 'named twice' --input good.npy --save ./good.npy
+(trap '' XFSZ; ulimit -f 4; "$program" "${small[@]}" --plot full.png >out 2>err; exit $?)
+(($? == 2)) && [[ ! -e full.png && ! -e full.png.part ]] && [[ $(cat err) == *'gnuplot could not draw it'* ]] || fail "a picture on a full disk: $(cat err)"
+
 leftovers=$(find . -name 'half*' -o -name '*.part')
 [[ -z $leftovers ]] || fail "left behind: $leftovers"
 

@@ -39,6 +39,21 @@ refuse 'is the checkpoint of another run' train "${small[@]}" --length 64 --step
 mkdir damaged
 head -c 2000 runs/alibi-1.pt >damaged/alibi-1.pt
 refuse 'is not a checkpoint' train "${train[@]}" --folder damaged
+cp runs/alibi-1.pt damaged
+printf '\xff\xff\xff\xff\xff' | dd of=damaged/alibi-1.pt bs=1 seek=20000 conv=notrunc 2>/dev/null
+refuse 'is not a checkpoint' train "${train[@]}" --folder damaged
+refuse 'first train' transfer "${train[@]}" --folder nowhere --positions blocks
+refuse 'first train' write-layer "${small[@]}" --folder nowhere --output x.npy
+refuse 'is no folder' train "${train[@]}" --folder text
+
+# --- A full disk, and Ctrl-C
+(trap '' XFSZ; ulimit -f 10; "$program" train "${train[@]}" --folder full >out 2>err; exit $?)
+(($? == 2)) && [[ $(cat err) == *'cannot be written'* && -z $(ls full) ]] || fail "a full disk: $(cat err), $(ls full)"
+"$program" train "${long[@]}" --folder stopped >out 2>err &
+sleep 1.5
+kill -INT $! 2>/dev/null
+wait $!
+(($? == 2)) && [[ $(cat err) == *'interrupted after step'* && -e stopped/lsh-importance-4-1.pt ]] || fail "Ctrl-C: $(cat err)"
 
 # --- Transfer, report, the layer's inputs, times
 accept transfer "${train[@]}" --folder runs --positions lsh-importance-5 --tune-steps 3

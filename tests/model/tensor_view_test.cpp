@@ -218,12 +218,26 @@ TEST_CASE("The rows of an output must not lie on one another") {
     for (const Index bad : {0, 1, 6, -6}) {
       REQUIRE_THAT(message(with(bad), true),
                    ContainsSubstring(std::string("poslsh: ") + name + " of x is " + std::to_string(bad) +
-                                     "; it must be at least the features, so that rows do not overlap"));
+                                     "; it must be at least 7, so that rows do not overlap"));
       REQUIRE(message(with(bad)) == "no error");
     }
-    REQUIRE(message(with(-7), true) == "no error");
+    REQUIRE(message(with(-1000), true) == "no error");
     REQUIRE(message(with(1000), true) == "no error");
   }
+  // Each is at least a row, but two dimensions run into one another.
+  const auto strides = [](Index batch, Index head, Index token) {
+    return changed([&](auto& x) {
+      x = {x.data, 2, 3, 5, 7, batch, head, token};
+    });
+  };
+  REQUIRE(message(strides(105, 35, 7), true) == "no error");
+  REQUIRE(message(strides(105, 7, 21), true) == "no error");
+  REQUIRE(message(strides(7, 14, 42), true) == "no error");
+  REQUIRE(message(strides(-105, -35, -7), true) == "no error");
+  REQUIRE_THAT(message(strides(105, 34, 7), true), ContainsSubstring("head_stride of x is 34; it must be at least 35"));
+  REQUIRE_THAT(message(strides(104, 35, 7), true), ContainsSubstring("batch_stride of x is 104; it must be at least 105"));
+  REQUIRE_THAT(message(strides(35, 35, 7), true), ContainsSubstring("batch_stride of x is 35; it must be at least 105"));
+  REQUIRE_THAT(message(strides(-104, -35, -7), true), ContainsSubstring("batch_stride of x is -104"));
   REQUIRE_THAT(message(changed([](auto& x) { x.data = nullptr; }), true), ContainsSubstring("data of x is null"));
 }
 

@@ -454,8 +454,10 @@ TEST_CASE("Every sampling estimates a kernel of the user's without bias (level 1
 
 TEST_CASE("Draws refuse bad input") {
   REQUIRE_THROWS_AS(draw_hashes(LaplaceKernel{16}, 0, 1), poslsh::Error);
-  REQUIRE_THROWS_WITH(draw_hashes(LaplaceKernel{16}, 0, 1), "poslsh: samples is 0; it must be at least 1");
-  REQUIRE_THROWS_WITH(draw_hashes(LaplaceKernel{16}, -4, 1), "poslsh: samples is -4; it must be at least 1");
+  REQUIRE_THROWS_WITH(draw_hashes(LaplaceKernel{16}, 0, 1), "poslsh: samples is 0; it must be between 1 and 2^31");
+  REQUIRE_THROWS_WITH(draw_hashes(LaplaceKernel{16}, std::numeric_limits<Index>::max(), 1),
+                      "poslsh: samples is 9223372036854775807; it must be between 1 and 2^31");
+  REQUIRE_THROWS_WITH(draw_hashes(LaplaceKernel{16}, -4, 1), "poslsh: samples is -4; it must be between 1 and 2^31");
   REQUIRE_THROWS_WITH(draw_hashes(FixedWidth{-2}, 1, 1, Sampling::independent),
                       "poslsh: hash width is -2; it must be positive");
   for (const Sampling sampling : samplings) {

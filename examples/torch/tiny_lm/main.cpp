@@ -20,6 +20,9 @@ using namespace tiny_lm;
 
 std::vector<Result> score_all(const TrainedModel& trained, const Text& text, const Positions& positions, Result what,
                               const Options& options) {
+  const bool same = what.trained_with == positions.name();
+  const std::string tuned = what.tuned_steps == 0 ? same ? "" : ", switched"
+                                                  : ", tuned for " + std::to_string(what.tuned_steps) + " steps";
   what.positions = positions.name();
   what.seed = options.seed;
   what.parameters = trained.model->parameter_count();
@@ -28,8 +31,9 @@ std::vector<Result> score_all(const TrainedModel& trained, const Text& text, con
   std::vector<Result> results;
   for (const std::int64_t length : {std::int64_t{512}, std::int64_t{1024}, longest_window}) {
     what.score = score(*trained.model, text, positions, length, options.windows, options.seed);
-    std::printf("%s, trained with %s, seed %llu, %lld bytes: %.4f bits a byte, %.1f %% right\n", what.positions.c_str(),
-                what.trained_with.c_str(), static_cast<unsigned long long>(what.seed), static_cast<long long>(length),
+    std::printf("%s, trained with %s%s, seed %llu, %lld bytes: %.4f bits a byte, %.1f %% right\n", what.positions.c_str(),
+                what.trained_with.c_str(), tuned.c_str(), static_cast<unsigned long long>(what.seed),
+                static_cast<long long>(length),
                 what.score.bits, 100 * what.score.accuracy);
     std::fflush(stdout);
     results.push_back(what);
@@ -39,9 +43,19 @@ std::vector<Result> score_all(const TrainedModel& trained, const Text& text, con
 
 /// The model of a scheme, trained as far as it is not yet.
 TrainedModel trained_model(const Text& text, const std::string& positions, const Options& options) {
-  std::filesystem::create_directories(options.folder);
+  std::error_code error;
+  std::filesystem::create_directories(options.folder, error);
+  if (error) throw poslsh_examples::FileError(options.folder, "is no folder and cannot be made one: " + error.message());
   return train(text, options.size, Positions(positions), options.plan, options.seed,
                options.run_file(positions, ".pt"), positions);
+}
+
+/// The model trained with alibi, which an earlier run of `train` has left.
+TrainedModel alibi_model(const Text& text, const Options& options) {
+  const std::string file = options.run_file("alibi", ".pt");
+  if (!std::filesystem::exists(file))
+    throw poslsh_examples::FileError(file, "is not there: first train with --positions alibi and the same options");
+  return trained_model(text, "alibi", options);
 }
 
 void train_and_score(const Text& text, const Options& options) {
@@ -54,7 +68,7 @@ void train_and_score(const Text& text, const Options& options) {
 }
 
 void transfer(const Text& text, const Options& options) {
-  const TrainedModel source = trained_model(text, "alibi", options);
+  const TrainedModel source = alibi_model(text, options);
   const Positions target(options.positions);
   const std::string name = "alibi-to-" + options.positions;
   Result what;
@@ -117,7 +131,7 @@ void time_steps(const Text& text, const Options& options) {
 
 void write_layer(const Text& text, const Options& options) {
   poslsh_examples::check_writable(options.output);
-  const TrainedModel trained = trained_model(text, "alibi", options);
+  const TrainedModel trained = alibi_model(text, options);
   const torch::NoGradGuard no_gradients;
   LayerInputs seen;
   const at::Tensor window = text.scoring_batch({0}, options.tokens).narrow(1, 0, options.tokens);
@@ -130,6 +144,7 @@ void write_layer(const Text& text, const Options& options) {
 int run(const Options& options) {
   at::set_num_threads(1);  // one run a core is faster than one run on several
   if (options.task == Task::report) {
+    poslsh_examples::check_outputs({options.csv, options.table, options.plot});
     report(read_results(options.folder), options);
     return 0;
   }

@@ -166,7 +166,8 @@ std::vector<Result> read_results(const std::string& folder) {
     if (entry.path().extension() != ".csv") continue;
     std::ifstream file(entry.path());
     std::string line;
-    std::getline(file, line);
+    if (!std::getline(file, line) || line.substr(0, columns.front().size()) != columns.front())
+      throw FileError(entry.path(), "holds no results");
     while (std::getline(file, line)) results.push_back(parse_row(line, entry.path()));
   }
   if (results.empty()) throw FileError(folder, "holds no results");

@@ -8,7 +8,11 @@
 
 #include <chrono>
 #include <cmath>
+#include <csignal>
+#include <cstring>
+#include <iterator>
 #include <numbers>
+#include <sstream>
 
 #include "../../support/output_file.hpp"
 #include "../../support/progress.hpp"
@@ -66,21 +70,28 @@ class Run {
     archive.write("step", c10::IValue(step));
     archive.write("seconds", c10::IValue(seconds));
     archive.write("last_nats", c10::IValue(last_nats));
-    try {
-      archive.save_to(poslsh_examples::part_name(path).string());
-    } catch (const std::exception&) {
-      std::error_code ignored;
-      std::filesystem::remove(poslsh_examples::part_name(path), ignored);
-      throw FileError(path, "the checkpoint cannot be written");
-    }
-    poslsh_examples::publish_part(path);
+    // Through memory: PyTorch's own writer ends the program where the disk is full, and checks nothing when it reads.
+    std::ostringstream bytes;
+    archive.save_to(bytes);
+    std::string content = std::move(bytes).str();
+    const std::uint64_t sum = checksum(content);
+    content.append(reinterpret_cast<const char*>(&sum), sizeof sum);
+    poslsh_examples::write_file(path, content);
   }
 
   void load(const std::filesystem::path& path) {
     c10::IValue text, number;
     try {
+      std::ifstream file(path, std::ios::binary);
+      std::string content((std::istreambuf_iterator<char>(file)), {});
+      std::uint64_t sum = 0;
+      if (content.size() < sizeof sum) throw FileError(path, "is too short");
+      std::memcpy(&sum, content.data() + content.size() - sizeof sum, sizeof sum);
+      content.resize(content.size() - sizeof sum);
+      if (sum != checksum(content)) throw FileError(path, "is damaged");
+      std::istringstream bytes(std::move(content));
       torch::serialize::InputArchive archive, weights, state;
-      archive.load_from(path.string());
+      archive.load_from(bytes);
       archive.read("identity", text);
       if (text.toStringRef() == identity_) {
         archive.read("model", weights);
@@ -103,7 +114,27 @@ class Run {
   }
 
  private:
+  /// FNV-1a.
+  static std::uint64_t checksum(std::string_view bytes) {
+    std::uint64_t sum = 0xcbf29ce484222325;
+    for (const char byte : bytes) sum = (sum ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
+    return sum;
+  }
+
   std::string identity_;
+};
+
+/// Ctrl-C ends a run after its step, with a checkpoint.
+volatile std::sig_atomic_t interrupted = 0;
+
+class InterruptGuard {
+ public:
+  InterruptGuard() : before_(std::signal(SIGINT, [](int) { interrupted = 1; })) {}
+  InterruptGuard(const InterruptGuard&) = delete;
+  ~InterruptGuard() { std::signal(SIGINT, before_); }
+
+ private:
+  void (*before_)(int);
 };
 
 std::string identity_of(const Text& text, const ModelSize& size, const Positions& positions, const TrainingPlan& plan,
@@ -146,6 +177,7 @@ TrainedModel train(const Text& text, const ModelSize& size, const Positions& pos
   const std::int64_t first_of_last = plan.steps - std::max<std::int64_t>(1, plan.steps / 20);
   if (run.step < plan.steps) {
     poslsh_examples::Progress progress(static_cast<double>(plan.steps - run.step));
+    const InterruptGuard guard;
     run.model->train();
     auto begin = std::chrono::steady_clock::now();
     while (run.step < plan.steps) {
@@ -164,12 +196,15 @@ TrainedModel train(const Text& text, const ModelSize& size, const Positions& pos
       if (run.step >= first_of_last) run.last_nats += nats;
       ++run.step;
       progress.advance(1);
-      if (run.step % plan.checkpoint_every == 0 || run.step == plan.steps) {
+      if (run.step % plan.checkpoint_every == 0 || run.step == plan.steps || interrupted != 0) {
         const auto now = std::chrono::steady_clock::now();
         run.seconds += std::chrono::duration<double>(now - begin).count();
         begin = now;
         run.save(checkpoint);
       }
+      if (interrupted != 0)
+        throw std::runtime_error(title + ": interrupted after step " + std::to_string(run.step) +
+                                 "; the same command goes on from there");
     }
   }
   return {run.model, run.seconds,
@@ -195,6 +230,7 @@ Score score(Model& model, const Text& text, const Positions& positions, std::int
     nats += loss_of(logits, targets).item<double>() * static_cast<double>(batch * scored);
     right += static_cast<double>((logits.argmax(2) == targets).sum().item<std::int64_t>());
   }
+  if (!std::isfinite(nats)) throw std::runtime_error("the model's logits are no numbers");
   const auto total = static_cast<double>(count * scored);
   return {length, nats / total / std::numbers::ln2, right / total};
 }

@@ -80,10 +80,16 @@ struct AlibiBias {
     for (Index t = 0; t < count; ++t) scores[t] += static_cast<T>(log_weight_at(first_key + t - query));
   }
 
-  /// \throws Error unless both slopes are finite
+  /// \throws Error unless both slopes are finite and at least -2^64
   void validate() const {
-    POSLSH_CHECK(std::isfinite(slope), "slope", slope, "finite");
-    POSLSH_CHECK(std::isfinite(right_slope), "right_slope", right_slope, "finite");
+    check(slope, "slope");
+    check(right_slope, "right_slope");
+  }
+
+ private:
+  /// A float holds the log weight at any distance, be it -infinity; what grows may not reach +infinity.
+  static void check(double value, const char* name) {
+    POSLSH_CHECK(std::isfinite(value) && value >= -0x1p64, name, value, "finite, at least -2^64");
   }
 };
 

@@ -6,6 +6,8 @@
 
 #include "poslsh/core/strided.hpp"
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 
 namespace poslsh::inline POSLSH_SIMD {
@@ -99,18 +101,28 @@ void check_tensor(const TensorView<T>& tensor, const std::string& name) {
 }
 
 /// The same for a tensor to be written, whose rows must not lie on one another.
-/// \throws Error also where a dimension of more than one element has a stride smaller than a row
+/// \throws Error also where a stride is less than what the dimensions of smaller strides span
 template <class T>
 void check_output(const TensorView<T>& tensor, const std::string& name) {
   check_tensor(tensor, name);
   if (tensor.empty()) return;
-  const auto check_stride = [&](Index stride, Index count, const char* what) {
-    POSLSH_CHECK(count == 1 || std::abs(stride) >= tensor.features, what + name, stride,
-                 "at least the features, so that rows do not overlap");
+  struct Dimension {
+    Index stride, count;
+    const char* name;
   };
-  check_stride(tensor.batch_stride, tensor.batch, "batch_stride of ");
-  check_stride(tensor.head_stride, tensor.heads, "head_stride of ");
-  check_stride(tensor.token_stride, tensor.tokens, "token_stride of ");
+  Dimension dimensions[] = {{tensor.token_stride, tensor.tokens, "token_stride of "},
+                            {tensor.head_stride, tensor.heads, "head_stride of "},
+                            {tensor.batch_stride, tensor.batch, "batch_stride of "}};
+  std::stable_sort(std::begin(dimensions), std::end(dimensions), [](const Dimension& a, const Dimension& b) {
+    return std::abs(a.stride) < std::abs(b.stride);
+  });
+  Index span = tensor.features;
+  for (const Dimension& dimension : dimensions) {
+    if (dimension.count == 1) continue;
+    POSLSH_CHECK(std::abs(dimension.stride) >= span, dimension.name + name, dimension.stride,
+                 "at least " + std::to_string(span) + ", so that rows do not overlap");
+    span += (dimension.count - 1) * std::abs(dimension.stride);
+  }
 }
 
 }  // namespace detail

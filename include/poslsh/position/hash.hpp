@@ -39,12 +39,13 @@ struct PositionHash {
     return {first_of_bin(own), first_of_bin(own + 1)};
   }
 
-  /// \throws Error unless width > 0 (infinity included), |shift| <= 2^52 or half the width, weight > 0 and finite
+  /// \throws Error unless width > 0 (infinity included), |shift| <= 2^52 or half the width, weight within 2^-1000 and 2^1000
   void validate() const {
     POSLSH_CHECK(width > 0, "hash width", width, "positive");
     POSLSH_CHECK(std::abs(shift) <= (std::max)(width / 2, 0x1p52), "hash shift", shift,
                  "within +-2^52 or half the width");
-    POSLSH_CHECK(weight > 0 && std::isfinite(weight), "hash weight", weight, "positive and finite");
+    // So that neither its inverse nor a sum over draws overflows.
+    POSLSH_CHECK(weight >= 0x1p-1000 && weight <= 0x1p1000, "hash weight", weight, "between 2^-1000 and 2^1000");
   }
 
   /// All three numbers are equal.
@@ -108,17 +109,17 @@ template <DistanceKernel K>
 ///   near pairs err little, and far ones are covered all the same. The best of all on real heads, see docs/experiments.md.
 ///
 /// \param kernel   value and width law, see DistanceKernel
-/// \param samples  s >= 1
+/// \param samples  s, from 1 to 2^31
 /// \param seed, stream  the draws are a pure function of all arguments; give heads that
 ///                 shall draw independently streams of their own
 /// \param stretch  b, by default 2 for importance and 3 for mixture draws; see docs/experiments.md
-/// \throws Error unless samples >= 1 and stretch >= 1 and finite, or if the kernel's widths are not positive
+/// \throws Error unless 1 <= samples <= 2^31 and stretch >= 1 and finite, or if the kernel's widths are not positive
 /// Cost O(samples) quantiles. For the library's kernels the bits are the same on every platform.
 template <DistanceKernel K>
 [[nodiscard]] std::vector<PositionHash> draw_hashes(const K& kernel, Index samples, std::uint64_t seed,
                                                     Sampling sampling = Sampling::importance,
                                                     std::uint64_t stream = 0, std::optional<double> stretch = {}) {
-  POSLSH_CHECK(samples >= 1, "samples", samples, "at least 1");
+  POSLSH_CHECK(samples >= 1 && samples <= Index{1} << 31, "samples", samples, "between 1 and 2^31");
   const double factor = stretch.value_or(sampling == Sampling::mixture ? 3 : 2);
   POSLSH_CHECK(factor >= 1 && std::isfinite(factor), "stretch", factor, "at least 1 and finite");
   const Index shifts = sampling == Sampling::independent ? 1 : detail::shifts_per_width(samples);
