@@ -144,8 +144,8 @@ TEST_CASE("FixedBlocks divides positions downwards, whatever their sign") {
 TEST_CASE("A bias says which of its parameters is out of range") {
   REQUIRE_NOTHROW(AlibiBias{0}.validate());
   REQUIRE_NOTHROW((AlibiBias{-3, 1e300}.validate()));
-  REQUIRE_THROWS_WITH(AlibiBias{infinity}.validate(), "poslsh: slope is inf; it must be finite");
-  REQUIRE_THROWS_WITH((AlibiBias{1, -infinity}.validate()), "poslsh: right_slope is -inf; it must be finite");
+  REQUIRE_THROWS_WITH(AlibiBias{infinity}.validate(), "poslsh: slope is inf; it must be finite, at least -2^64");
+  REQUIRE_THROWS_WITH((AlibiBias{1, -infinity}.validate()), "poslsh: right_slope is -inf; it must be finite, at least -2^64");
   REQUIRE_THROWS_AS(AlibiBias{std::nan("")}.validate(), poslsh::Error);
   REQUIRE_NOTHROW(FixedBlocks{Index{1} << 52}.validate());
   REQUIRE_THROWS_WITH(FixedBlocks{0}.validate(), "poslsh: size is 0; it must be between 1 and 2^52");

@@ -267,7 +267,7 @@ TEST_CASE("The certificate refuses what attention refuses") {
     return output_error_certificate(x.q, x.k, x.v, slope, mask, options);
   };
   REQUIRE_NOTHROW(certify(1, {}));
-  REQUIRE_THROWS_WITH(certify(infinity, {}), "poslsh: slope is inf; it must be finite");
+  REQUIRE_THROWS_WITH(certify(infinity, {}), "poslsh: slope is inf; it must be finite, at least -2^64");
   REQUIRE_THROWS_WITH(certify(1, {.threads = 0}), "poslsh: threads is 0; it must be at least 1");
   REQUIRE_THROWS_WITH(certify(1, {.softcap = -1}), "poslsh: softcap is -1; it must be positive and finite");
   REQUIRE_THROWS_WITH(output_error_certificate(x.v, x.k, x.v, 1.0, mask),

@@ -169,10 +169,10 @@ TEST_CASE("A bias out of range is an Error of the call, even where no key is see
     REQUIRE_THAT(message([&] { static_cast<void>(poslsh::attention(q, no_keys, no_values, bias)); }),
                  ContainsSubstring(text));
   };
-  check(poslsh::AlibiBias{infinity}, "slope is inf; it must be finite");
+  check(poslsh::AlibiBias{infinity}, "slope is inf; it must be finite, at least -2^64");
   check(poslsh::AlibiBias{-1e37}, "slope is -1e+37; it must be finite, at least -2^64");
   check(poslsh::AlibiBias{not_a_number, 1}, "poslsh: slope is ");
-  check(poslsh::AlibiBias{1, -infinity}, "right_slope is -inf; it must be finite");
+  check(poslsh::AlibiBias{1, -infinity}, "right_slope is -inf; it must be finite, at least -2^64");
   check(poslsh::FixedBlocks{0}, "size is 0; it must be between 1 and 2^52");
 }
 

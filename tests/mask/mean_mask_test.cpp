@@ -281,7 +281,7 @@ TEST_CASE("A mean mask refuses an empty list, invalid hashes and sizes out of ra
                       "poslsh: hashes is an empty list; it must be at least one hash");
   REQUIRE_THROWS_WITH(MeanMask({{2, 0}, {-1, 0}}), "poslsh: hash width is -1; it must be positive");
   REQUIRE_THROWS_WITH(MeanMask({{2, 0}, {2, 0, 0}}),
-                      "poslsh: hash weight is 0; it must be positive and finite");
+                      "poslsh: hash weight is 0; it must be between 2^-1000 and 2^1000");
   const MeanMask mask(std::vector<PositionHash>(1));
   REQUIRE_THROWS_WITH(mask.dense(-1), "poslsh: n is -1; it must be between 0 and 2^24");
   REQUIRE_THROWS_WITH(mask.dense((Index{1} << 24) + 1),

@@ -135,8 +135,8 @@ TEST_CASE("Biases of a wrong number, or one out of range") {
   for (const std::size_t count : std::initializer_list<std::size_t>{0, 1, 2, 3, 5, 7, 9})
     refused("number of biases is " + std::to_string(count) + "; it must be the heads of q, or batch times heads",
             [&](Call& call) { call.biases.resize(count, {0.5}); });
-  refused("slope is inf; it must be finite", [](Call& call) { call.biases.back().slope = infinity; });
-  refused("right_slope is -inf; it must be finite", [](Call& call) {
+  refused("slope is inf; it must be finite, at least -2^64", [](Call& call) { call.biases.back().slope = infinity; });
+  refused("right_slope is -inf; it must be finite, at least -2^64", [](Call& call) {
     call.biases[2].right_slope = -infinity;
     call.q.tokens = call.out.tokens = 0;  // even where nothing is to be computed
   });

@@ -66,7 +66,7 @@ TEST_CASE("What a stream is made of is checked") {
           "poslsh: query_offset is 3; it must be unset: queries follow the tokens so far");
   REQUIRE(made(4, 2, 4, 4, {.key_offset = (Index{1} << 52) + 1}) ==
           "poslsh: key_offset is 4503599627370497; it must be within +-2^52");
-  REQUIRE(made(4, 2, 4, 4, {.scale = infinity}) == "poslsh: scale is inf; it must be finite");
+  REQUIRE(made(4, 2, 4, 4, {.scale = infinity}) == "poslsh: scale is inf; it must be finite, within +-2^126");
   REQUIRE(made(4, 2, 4, 4, {.window_left = -1}) == "poslsh: window_left is -1; it must be at least 0");
   REQUIRE(made(4, 2, 4, 4, {.window_right = -1}) == "poslsh: window_right is -1; it must be at least 0");
   REQUIRE(made(4, 2, 4, 4, {.softcap = 0.0}) == "poslsh: softcap is 0; it must be positive and finite");
@@ -79,7 +79,7 @@ TEST_CASE("What a stream is made of is checked") {
   REQUIRE(message([] { StreamingAttention<float, FixedBlocks>({{8}, {0}}, 1, 4, 4); }) ==
           "poslsh: size is 0; it must be between 1 and 2^52");
   REQUIRE(message([] { StreamingAttention<float, AlibiBias>({{1}, {infinity}}, 1, 4, 4); }) ==
-          "poslsh: slope is inf; it must be finite");
+          "poslsh: slope is inf; it must be finite, at least -2^64");
   REQUIRE(made(4, 2, 0, 0) == "no error");
   REQUIRE(made(4, 2, 1 << 20, 1 << 20, {.key_offset = Index{1} << 52}) == "no error");
 

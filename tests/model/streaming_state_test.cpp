@@ -205,7 +205,7 @@ TEST_CASE("A state of another kind of stream is an Error that says so") {
   REQUIRE(refusal<Small>(state, std::vector<AlibiBias>{{0.5}}) == heads);
   REQUIRE(refusal<Small>(state, std::vector<AlibiBias>(4, {0.5})) == heads);
   REQUIRE(refusal<Small>(state, std::vector<AlibiBias>{}) == heads);
-  REQUIRE(refusal<Small>(state, std::vector<AlibiBias>{{0.5}, {infinity}}) == "poslsh: slope is inf; it must be finite");
+  REQUIRE(refusal<Small>(state, std::vector<AlibiBias>{{0.5}, {infinity}}) == "poslsh: slope is inf; it must be finite, at least -2^64");
 }
 
 }  // namespace streaming_state_test

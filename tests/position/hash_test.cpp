@@ -230,7 +230,8 @@ TEST_CASE("The block of a valid hash is found at once, also where the shift dwar
 
 TEST_CASE("A hash says what is wrong with it") {
   REQUIRE_NOTHROW(PositionHash{}.validate());
-  REQUIRE_NOTHROW(PositionHash{0x1p-1074, -0x1p52, 0x1p-1074}.validate());
+  REQUIRE_NOTHROW(PositionHash{0x1p-1074, -0x1p52, 0x1p-1000}.validate());
+  REQUIRE_NOTHROW(PositionHash{1, 0, 0x1p1000}.validate());
   REQUIRE_THROWS_AS((PositionHash{0, 0}.validate()), poslsh::Error);
   REQUIRE_THROWS_WITH((PositionHash{0, 0}.validate()), "poslsh: hash width is 0; it must be positive");
   REQUIRE_THROWS_WITH((PositionHash{-2, 0}.validate()), "poslsh: hash width is -2; it must be positive");
@@ -239,10 +240,10 @@ TEST_CASE("A hash says what is wrong with it") {
                       ContainsSubstring("poslsh: hash shift is inf; it must be within +-2^52"));
   REQUIRE_THROWS_AS((PositionHash{1, -0x1.0000000000001p52}.validate()), poslsh::Error);
   REQUIRE_THROWS_AS((PositionHash{1, not_a_number}.validate()), poslsh::Error);
-  for (const double weight : {0.0, -1.0, infinity})
+  for (const double weight : {0.0, -1.0, infinity, 0x1p-1001, 0x1p1001})
     REQUIRE_THROWS_WITH(
         (PositionHash{1, 0, weight}.validate()),
-        "poslsh: hash weight is " + poslsh::detail::describe(weight) + "; it must be positive and finite");
+        "poslsh: hash weight is " + poslsh::detail::describe(weight) + "; it must be between 2^-1000 and 2^1000");
   REQUIRE_THROWS_AS((PositionHash{1, 0, not_a_number}.validate()), poslsh::Error);
 }
 
