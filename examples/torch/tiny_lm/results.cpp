@@ -2,7 +2,9 @@
 #include "results.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <sstream>
 #include <tuple>
@@ -125,32 +127,68 @@ std::string table_of(const Lines& lines, const std::string& title) {
   return text;
 }
 
-/// Bits a byte against length; one curve a scheme.
+/// Curves for gnuplot, each with a colour of its own.
+class Curves {
+ public:
+  explicit Curves(std::string name) : name_(std::move(name)) {}
+
+  void add(const std::string& title, const std::vector<std::array<double, 3>>& points, const std::string& style = "") {
+    static const char* const colors[] = {"#000000", "#1f77b4", "#d62728", "#2ca02c", "#ff7f0e", "#9467bd",
+                                         "#8c564b", "#e377c2", "#17becf", "#bcbd22", "#7f7f7f", "#00429d"};
+    const std::string data = "$" + name_ + std::to_string(count_);
+    data_ += data + " << END\n";
+    for (const auto& [x, y, deviation] : points)
+      data_ += format_number("%g ", x) + format_number("%.5f ", y) + format_number("%.5f\n", deviation);
+    data_ += "END\n";
+    plot_ += (plot_.empty() ? "plot " : ", ") + data + " using 1:2:3 with yerrorlines linewidth 1.5 pointtype 7 pointsize 0.5" +
+             " linecolor '" + colors[count_++ % std::size(colors)] + "'" + style + " title '" + title + "'";
+  }
+  [[nodiscard]] std::string script() const { return data_ + plot_ + "\n"; }
+
+ private:
+  std::string name_, data_, plot_;
+  std::size_t count_ = 0;
+};
+
+/// Bits a byte against the length of the window, a curve a scheme; and of the transferred models at the middle length
+/// against the number of draws.
 bool draw(const Lines& trained, const Lines& transferred, const std::string& path) {
-  std::string script = "set multiplot layout 1,2\nset grid\nset key below\nset logscale x 2\n"
-                       "set xlabel 'bytes of the window; the last 512 are scored'\nset ylabel 'bits a byte'\n";
-  int number = 0;
-  for (const auto& [lines, title] : {std::pair{&trained, "trained with the scheme"},
-                                     {&transferred, "trained with ALiBi, then switched (thin) and tuned (thick)"}}) {
-    script += std::string("set title '") + title + "'\n";
-    std::string plot;
-    int color = 0;
-    std::string last;
-    for (const auto& [key, named] : *lines) {
-      const auto& [name, line] = named;
-      const std::string data = "$data_" + std::to_string(number++);
-      script += data + " << END\n";
-      for (const auto& [length, bits] : line.bits)
-        script += std::to_string(length) + format_number(" %.5f", bits.mean()) + format_number(" %.5f\n", bits.deviation());
-      script += "END\n";
-      const std::string scheme = name.substr(0, name.find(','));
-      if (scheme != last) ++color;
-      last = scheme;
-      plot += (plot.empty() ? "plot " : ", ") + data + " using 1:2:3 with yerrorlines linewidth " +
-              (std::get<1>(key) > 0 ? "3" : "1.5") + " pointtype 7 pointsize 0.5 linecolor " + std::to_string(color) +
-              " title '" + name + "'";
+  constexpr std::int64_t middle = 1024;
+  std::string script = "set multiplot layout 1,2\nset grid\nset key below\nset logscale x 2\nset ylabel 'bits a byte'\n";
+  Curves by_length("length");
+  for (const auto& [key, named] : trained) {
+    std::vector<std::array<double, 3>> points;
+    for (const auto& [length, bits] : named.second.bits)
+      points.push_back({static_cast<double>(length), bits.mean(), bits.deviation()});
+    by_length.add(named.first, points);
+  }
+  script += "set title 'trained with the scheme'\nset xlabel 'bytes of the window; the last 512 are scored'\n" +
+            by_length.script();
+  if (!transferred.empty()) {
+    double least = 0, most = 0;
+    std::map<std::pair<std::string, bool>, std::vector<std::array<double, 3>>> by_draws, plain;
+    for (const auto& [key, named] : transferred) {
+      const auto& [order, tuned] = key;
+      const auto known = named.second.bits.find(middle);
+      if (known == named.second.bits.end()) continue;
+      const double draws = static_cast<double>(order.first) - 1000;  // see rank()
+      const std::string scheme = named.first.substr(0, named.first.find(','));
+      auto& group = draws > 0 ? by_draws : plain;
+      group[{draws > 0 ? order.second : scheme, tuned > 0}].push_back({draws, known->second.mean(), known->second.deviation()});
+      if (draws > 0) least = least == 0 ? draws : std::min(least, draws), most = std::max(most, draws);
     }
-    if (!plot.empty()) script += plot + "\n";
+    Curves curves("draws");
+    const auto add = [&](const auto& group, bool flat) {
+      for (const auto& [name, points] : group) {
+        const auto& [x, y, deviation] = points.front();
+        curves.add(name.first + (name.second ? ", tuned" : ", switched"),
+                   flat ? std::vector<std::array<double, 3>>{{least, y, deviation}, {most, y, deviation}} : points,
+                   name.second ? "" : " dashtype 2");
+      }
+    };
+    add(plain, true);
+    add(by_draws, false);
+    script += "set title 'trained with ALiBi, scored under another scheme, 1024 bytes'\nset xlabel 'draws'\n" + curves.script();
   }
   return poslsh_examples::draw_picture(path, 1300, 620, script + "unset multiplot");
 }
