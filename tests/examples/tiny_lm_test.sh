@@ -50,7 +50,7 @@ refuse 'is no folder' train "${train[@]}" --folder text
 (trap '' XFSZ; ulimit -f 10; "$program" train "${train[@]}" --folder full >out 2>err; exit $?)
 (($? == 2)) && [[ $(cat err) == *'cannot be written'* && -z $(ls full) ]] || fail "a full disk: $(cat err), $(ls full)"
 "$program" train "${long[@]}" --folder stopped >out 2>err &
-sleep 1.5
+for ((i = 0; i < 1500; ++i)); do [[ -e stopped/lsh-importance-4-1.pt ]] && break || sleep 0.02; done
 kill -INT $! 2>/dev/null
 wait $!
 (($? == 2)) && [[ $(cat err) == *'interrupted after step'* && -e stopped/lsh-importance-4-1.pt ]] || fail "Ctrl-C: $(cat err)"

@@ -108,9 +108,9 @@ TEST_CASE("An output that cannot be written") {
   };
   bad("data of out is null; it must be memory", [](auto& out) { out.data = nullptr; });
   bad("features of out is -1; it must be between", [](auto& out) { out.features = -1; });
-  bad("token_stride of out is 1; it must be at least the features", [](auto& out) { out.token_stride = 1; });
-  bad("head_stride of out is 0; it must be at least the features", [](auto& out) { out.head_stride = 0; });
-  bad("batch_stride of out is -1; it must be at least the features", [](auto& out) { out.batch_stride = -1; });
+  bad("token_stride of out is 1; it must be at least 2, so that rows", [](auto& out) { out.token_stride = 1; });
+  bad("head_stride of out is 0; it must be at least 2, so that rows", [](auto& out) { out.head_stride = 0; });
+  bad("batch_stride of out is -1; it must be at least 2, so that rows", [](auto& out) { out.batch_stride = -1; });
   bad("batch of out is 1; it must be that of q", [](auto& out) { out.batch = 1; });
   bad("heads of out is 2; it must be those of q", [](auto& out) { out.heads = 2; });
   bad("tokens of out is 4; it must be those of q", [](auto& out) { out.tokens = 4; });

@@ -129,7 +129,7 @@ TEST_CASE("A call that does not fit is an Error that says why; the next one give
       {"tokens of out is 1; it must be those of q", [](Views& x) { x.out.tokens = 1; }},
       {"features of out is 5; it must be value_dim", [](Views& x) { x.out.features = 5, x.out.token_stride = 5; }},
       {"data of out is null", [](Views& x) { x.out.data = nullptr; }},
-      {"token_stride of out is 2; it must be at least the features", [](Views& x) { x.out.token_stride = 2; }},
+      {"token_stride of out is 2; it must be at least 3, so that rows do not overlap", [](Views& x) { x.out.token_stride = 2; }},
       {"norm of a query is ", [&](Views& x) { x.q.data = large.data(); }},
       {"norm of a query is nan; it must be at most max_query_norm", [&](Views& x) { x.q.data = nan.data(); }},
       {"heads of k is 4; it must be key_heads, in a batch of 1", [](Views& x) { x.k.heads = 4; }, true},

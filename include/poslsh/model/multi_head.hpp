@@ -234,11 +234,12 @@ void multi_head_attention(TensorView<const std::type_identity_t<T>> q,
   static_assert(std::is_same_v<T, float> || std::is_same_v<T, double>, "attention computes in float or double");
   static_assert(std::is_same_v<detail::Compute<Storage>, T>, "Storage is T, or for float half or bfloat16");
   detail::check_heads<T, Storage, B>(q, k, v, biases);
-  detail::check_output(out, "out");
+  detail::check_tensor(out, "out");
   POSLSH_CHECK(out.batch == q.batch, "batch of out", out.batch, "that of q");
   POSLSH_CHECK(out.heads == q.heads, "heads of out", out.heads, "those of q");
   POSLSH_CHECK(out.tokens == q.tokens, "tokens of out", out.tokens, "those of q");
   POSLSH_CHECK(out.features == v.features, "features of out", out.features, "those of v");
+  detail::check_output(out, "out");
   const std::vector<detail::Sequence> all = detail::sequences(q.batch, q.tokens, k.tokens, options);
   if (q.batch == 0 || q.heads == 0 || q.tokens == 0) return;
   const Index rows = q.batch * q.heads * q.tokens;

@@ -64,12 +64,12 @@ std::vector<HeadGradients> multi_head_attention_backward(
   const TensorView<const T> value_shape{nullptr, q.batch, q.heads, q.tokens, v.features};
   detail::check_same_shape(out, value_shape, "out", "that of multi_head_attention()'s output");
   detail::check_same_shape(d_out, value_shape, "d_out", "that of multi_head_attention()'s output");
-  detail::check_output(dq, "dq");
-  detail::check_output(dk, "dk");
-  detail::check_output(dv, "dv");
   detail::check_same_shape(dq, q, "dq", "that of q");
   detail::check_same_shape(dk, k, "dk", "that of k");
   detail::check_same_shape(dv, v, "dv", "that of v");
+  detail::check_output(dq, "dq");
+  detail::check_output(dk, "dk");
+  detail::check_output(dv, "dv");
   const auto check_apart = [&](const TensorView<T>& gradient, const char* name) {
     POSLSH_CHECK(!detail::overlap(gradient, q) && !detail::overlap(gradient, k) && !detail::overlap(gradient, v) &&
                      !detail::overlap(gradient, out) && !detail::overlap(gradient, d_out),

@@ -81,7 +81,7 @@ class StreamingAttention {
   /// Cost: 4 head_dim flops for each query and visible key; for a single query, the time to read its keys and values.
   void step(TensorView<const T> q, TensorView<const T> k, TensorView<const T> v, TensorView<T> out) {
     detail::check_tensor(q, "q");
-    detail::check_output(out, "out");
+    detail::check_tensor(out, "out");
     const Index heads = static_cast<Index>(heads_.size()), group = heads / static_cast<Index>(caches_.size());
     POSLSH_CHECK(q.batch == 1, "batch of q", q.batch, "1");
     POSLSH_CHECK(q.heads == heads, "heads of q", q.heads, "one a bias");
@@ -90,6 +90,7 @@ class StreamingAttention {
     POSLSH_CHECK(out.batch == 1 && out.heads == heads, "heads of out", out.heads, "those of q, in a batch of 1");
     POSLSH_CHECK(out.tokens == q.tokens, "tokens of out", out.tokens, "those of q");
     POSLSH_CHECK(out.features == value_dim_, "features of out", out.features, "value_dim");
+    detail::check_output(out, "out");
     check_norms(q);
     detail::Buffer<T> copy;
     if (detail::overlap(out, q)) {
