@@ -132,12 +132,10 @@ class BiasRows<OneMask, T> {
 
 /// The key rows that some query may see in some draw.
 [[nodiscard]] inline KeyRange reach(std::span<const PositionHash> hashes, const Placement& place) {
-  KeyRange all;
-  for (const PositionHash& hash : hashes) {
-    const KeyRange rows = reach(OneMask{hash}, place);
-    all = all.empty() ? rows : rows.empty() ? all : KeyRange{(std::min)(all.begin, rows.begin), (std::max)(all.end, rows.end)};
-  }
-  return all;
+  std::vector<KeyRange> rows;
+  for (const PositionHash& hash : hashes) rows.push_back(reach(OneMask{hash}, place));
+  const KeyRange all = hull_of(rows.data(), static_cast<Index>(rows.size()));
+  return all.empty() ? KeyRange{} : all;
 }
 
 /// The non-empty pieces a hash cuts the query rows into: query rows, and the key rows of the same block that some of
