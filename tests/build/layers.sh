@@ -10,12 +10,12 @@ position/alibi position/kernel position/hash
 mask/block_cursor mask/block_mask mask/mean_mask
 theory/bounds theory/output_bounds theory/operators theory/spectral
 attention/bias attention/kernel_bias attention/options attention/softmax attention/simd attention/storage attention/micro_kernel attention/packing
-attention/weights attention/key_groups attention/skipping attention/bias_rows attention/mean_mask_rows
+attention/weights attention/key_groups attention/skipping attention/bias_rows attention/weight_steps attention/mean_mask_rows
 attention/query_tile attention/head attention/tile_sweep attention/attention attention/blockwise attention/certificate
 attention/column_kernel attention/backward_head attention/backward_tile attention/backward_sweep attention/backward
 attention/blockwise_backward
 model/tensor_view model/multi_head model/multi_head_backward model/key_value_cache model/key_budget model/state_stream model/streaming_state
-model/streaming
+model/stream_head model/streaming
 poslsh
 "
 sees="

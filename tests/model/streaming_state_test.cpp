@@ -9,6 +9,7 @@
 #include <cstring>
 #include <sstream>
 #include <string>
+#include <tuple>
 #include <vector>
 
 namespace streaming_state_test {
@@ -17,6 +18,7 @@ using namespace poslsh::test;
 using poslsh::AlibiBias;
 using poslsh::AttentionOptions;
 using poslsh::draw_hashes;
+using poslsh::FixedBlocks;
 using poslsh::Index;
 using poslsh::LaplaceKernel;
 using poslsh::MeanMask;
@@ -206,6 +208,38 @@ TEST_CASE("A state of another kind of stream is an Error that says so") {
   REQUIRE(refusal<Small>(state, std::vector<AlibiBias>(4, {0.5})) == heads);
   REQUIRE(refusal<Small>(state, std::vector<AlibiBias>{}) == heads);
   REQUIRE(refusal<Small>(state, std::vector<AlibiBias>{{0.5}, {infinity}}) == "poslsh: slope is inf; it must be finite, at least -2^64");
+}
+
+TEST_CASE("A state loads with its own biases and no others") {
+  const auto wrong_head = [](int head) {
+    return "poslsh: bias of head is " + std::to_string(head) + "; it must be the one that the state was saved with";
+  };
+  const std::string alibi = small_state();
+  REQUIRE(refusal<Small>(alibi, small_biases) == "no error");
+  REQUIRE(refusal<Small>(alibi, std::vector<AlibiBias>{{0.25}, {0.5}}) == wrong_head(0));
+  REQUIRE(refusal<Small>(alibi, std::vector<AlibiBias>{{0.5}, {0.25 + 1e-10}}) == wrong_head(1));
+
+  // Draws of another seed, number, width or order of heads; before the first token too.
+  using Masks = StreamingAttention<double, MeanMask>;
+  const std::vector<MeanMask> masks = random_heads(2);
+  for (const Index tokens : {0, 1, 70}) {
+    CAPTURE(tokens);
+    const auto layer = normal_stream<double>({2, 1, tokens, 3, 2}, 1);
+    auto stream = stream_for(layer, masks, {});
+    feed(stream, layer, {{tokens, tokens}});
+    const std::string state = saved(stream);
+    REQUIRE(refusal<Masks>(state, masks) == "no error");
+    REQUIRE(refusal<Masks>(state, std::vector<MeanMask>{masks[1], masks[0]}) == wrong_head(0));
+    for (const auto& [sigma, draws, seed] : {std::tuple{20.0, 32, 2}, {20.0, 33, 1}, {20.1, 32, 1}})
+      REQUIRE(refusal<Masks>(state, std::vector<MeanMask>{
+                masks[0], MeanMask(draw_hashes(LaplaceKernel{sigma}, draws, static_cast<std::uint64_t>(seed), poslsh::Sampling::importance, 1))}) ==
+              wrong_head(1));
+  }
+
+  using Blocks = StreamingAttention<float, FixedBlocks>;
+  const std::string blocks = saved(Blocks(std::vector<FixedBlocks>{{64}}, 1, 3, 2, {.key_offset = 70}));
+  REQUIRE(refusal<Blocks>(blocks, std::vector<FixedBlocks>{{64}}) == "no error");
+  REQUIRE(refusal<Blocks>(blocks, std::vector<FixedBlocks>{{32}}) == wrong_head(0));  // begins at 64 too
 }
 
 }  // namespace streaming_state_test

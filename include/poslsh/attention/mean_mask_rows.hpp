@@ -11,108 +11,18 @@
 /// dropped whole at the near end.
 
 #include "poslsh/attention/bias_rows.hpp"
-#include "poslsh/attention/weights.hpp"
+#include "poslsh/attention/weight_steps.hpp"
 #include "poslsh/mask/block_cursor.hpp"
 #include "poslsh/mask/mean_mask.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <compare>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace poslsh::inline POSLSH_SIMD::detail {
-
-/// The outermost keys of blocks on one side of a run, farthest first, each with the weight of its blocks. Positions
-/// count towards the run: they are negated on the side ahead.
-class BlockEdges {
- public:
-  struct Edge {
-    Index position;
-    double weight;
-  };
-
-  void clear() { edges_.clear(); }
-  void add(Index position, double weight) {
-    const auto at = std::lower_bound(edges_.begin(), edges_.end(), position,
-                                     [](const Edge& edge, Index wanted) { return edge.position < wanted; });
-    if (at != edges_.end() && at->position == position)
-      at->weight += weight;
-    else
-      edges_.insert(at, {position, weight});
-  }
-  /// The same for a position that no edge lies beyond.
-  void append(Index position, double weight) {
-    if (!edges_.empty() && edges_.back().position == position)
-      edges_.back().weight += weight;
-    else
-      edges_.push_back({position, weight});
-  }
-  void drop_nearest() { edges_.pop_back(); }
-  [[nodiscard]] const std::vector<Edge>& edges() const { return edges_; }
-
- private:
-  std::vector<Edge> edges_;
-};
-
-/// One side of a run's row: from positions[k] on, towards the run, the log weight is log_weights[k].
-template <class T>
-struct WeightSteps {
-  std::vector<Index> positions;
-  std::vector<T> log_weights;
-
-  void assign(const BlockEdges& edges) {
-    positions.clear();
-    log_weights.clear();
-    double sum = 0;
-    for (const BlockEdges::Edge& edge : edges.edges()) {
-      sum += edge.weight;
-      positions.push_back(edge.position);
-      log_weights.push_back(static_cast<T>(sum));
-    }
-    take_logarithms(log_weights.data(), static_cast<Index>(log_weights.size()));
-    sum = 0;
-    for (std::size_t k = 0; k < positions.size(); ++k) {  // sums are far larger but for the first few
-      sum += edges.edges()[k].weight;
-      if (sum >= static_cast<double>((std::numeric_limits<T>::min)())) break;
-      log_weights[k] = static_cast<T>(std::log(sum));
-    }
-  }
-
-  /// Calls fill(from, to, log weight) for each step's part of [begin, end), in order.
-  template <class Fill>
-  void each(Index begin, Index end, Fill&& fill) const {
-    if (begin >= end) return;
-    auto step = std::upper_bound(positions.begin(), positions.end(), begin);
-    if (step != positions.begin()) --step;
-    for (; step != positions.end() && *step < end; ++step) {
-      const Index to = std::next(step) == positions.end() ? end : (std::min)(*std::next(step), end);
-      fill((std::max)(*step, begin), to, log_weights[static_cast<std::size_t>(step - positions.begin())]);
-    }
-  }
-};
-
-/// Writes a step of a few keys: whole packets from `from` on, if they end before `limit`. What they write beyond `to` is
-/// for a later call to write again.
-template <class T>
-void fill_ascending(T* from, T* to, T* limit, T value) {
-  constexpr Index W = packet_size<T>;
-  const Packet<T> values = pset1<Packet<T>>(value);
-  for (; from < to; from += W) {
-    if (limit - from < W) return std::fill(from, to, value);
-    pstoreu(from, values);
-  }
-}
-
-/// The same from the end of a step down.
-template <class T>
-void fill_descending(T* from, T* to, T* limit, T value) {
-  constexpr Index W = packet_size<T>;
-  const Packet<T> values = pset1<Packet<T>>(value);
-  for (; from < to; to -= W) {
-    if (to - limit < W) return std::fill(from, to, value);
-    pstoreu(to - W, values);
-  }
-}
 
 template <class T>
 class BiasRows<MeanMask, T> {
@@ -136,7 +46,7 @@ class BiasRows<MeanMask, T> {
     void queries(Index first, Index count) {
       const Index begin = shared_.place_.query_position(first);
       if (count == 1 && shared_.place_.right <= 0) return one_query(begin);
-      ahead_known_ = true;
+      single_row_ = false;
       find_changes(begin, count);
       for (Index run = 0; run < runs(); ++run) {
         if (run > 0) cross(ends_, 1 - at(run).begin, run, [](const Change& change) { return 1 - change.new_end; });
@@ -196,27 +106,29 @@ class BiasRows<MeanMask, T> {
 
     /// Decoding: a run of one query, which sees nothing ahead. The row of the query before serves until a block ends.
     void one_query(Index position) {
-      const bool same_row = run_count_ == 1 && !ahead_known_ && at(0).begin <= position;
+      // Until the row is whole, so that what fails in between leaves none behind.
+      const bool known = std::exchange(single_row_, false);
       if (runs_.empty()) runs_.emplace_back();
       run_count_ = 1;
       run_of_row_[0] = 0;
       Run& run = at(0);
+      const bool same_row = known && run.begin <= position;
       run.begin = position;
       run.end = position + 1;
-      if (!cursor_.move_to(shared_.mask_.hashes(), position) && same_row) return;
-      ahead_known_ = false;
-      run.support = cursor_.hull();
-      order_begins();
-      run.behind.assign(begins_);
-      run.ahead = {};
-      make_room();
+      if (cursor_.move_to(shared_.mask_.hashes(), position) || !same_row) {
+        run.support = cursor_.hull();
+        order_begins(!known);
+        run.behind.assign(begins_);
+        run.ahead = {};
+        make_room();
+      }
+      single_row_ = true;
     }
 
-    /// The edges behind the cursor's position. Blocks that have not changed keep their order; in decoding all others
-    /// begin beyond them.
-    void order_begins() {
+    /// The edges behind the cursor's position. Unless they are found anew, blocks that have not changed keep their order;
+    /// in decoding all others begin beyond them.
+    void order_begins(bool anew) {
       const std::vector<KeyRange>& blocks = cursor_.blocks();
-      const bool anew = starts_.size() != blocks.size();
       starts_.resize(blocks.size());
       std::size_t kept = 0;
       entered_.clear();
@@ -294,7 +206,7 @@ class BiasRows<MeanMask, T> {
     BlockEdges begins_, ends_;
     BlockCursor cursor_;
     std::vector<Start> starts_, entered_;  ///< of the blocks of a single query, in order; those that it entered
-    bool ahead_known_ = false;        ///< the only run is of a tile that may see keys ahead
+    bool single_row_ = false;  ///< the only run is of a single query that sees nothing ahead, and starts_ are of its blocks
     std::vector<Change> changes_;
     std::vector<Run> runs_;
     Index run_count_ = 0;

@@ -17,6 +17,14 @@
 
 namespace poslsh::inline POSLSH_SIMD::detail {
 
+/// The norm of a row of this length, rounded to a storage type.
+template <class S, class T>
+double norm_in(const T* row, Index length) {
+  double sum = 0;
+  for (Index t = 0; t < length; ++t) sum += std::pow(static_cast<double>(static_cast<T>(static_cast<S>(row[t]))), 2);
+  return std::sqrt(sum);
+}
+
 /// log D and log L of one query head with AlibiBias: bounds may be far beyond the range of exp.
 class KeyBudget {
  public:
@@ -39,6 +47,8 @@ class KeyBudget {
 
   double& dropped() { return dropped_; }
   double& all() { return all_; }
+  [[nodiscard]] double dropped() const { return dropped_; }
+  [[nodiscard]] double all() const { return all_; }
 
  private:
   [[nodiscard]] double with(double bound, Index age) const {

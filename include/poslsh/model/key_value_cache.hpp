@@ -58,6 +58,10 @@ class KeyValueCache {
     end_ += keys.rows;
   }
 
+  /// Notes where the rows end, and drops those added since; nothing may have been dropped in between.
+  void mark() { marked_end_ = end_; }
+  void take_back() { end_ = marked_end_; }
+
   /// Drops the rows before this one.
   void drop_before(Index row) {
     first_ = std::clamp(row, first_, end_);
@@ -86,7 +90,7 @@ class KeyValueCache {
   PreparedKeys<T, S> keys_;
   Buffer<S> values_;
   Buffer<double> notes_;
-  Index value_dim_, position_, first_ = 0, end_ = 0, capacity_ = 0;
+  Index value_dim_, position_, first_ = 0, end_ = 0, marked_end_ = 0, capacity_ = 0;
   bool noted_;
 };
 

@@ -4,9 +4,7 @@
 /// \file
 /// Causal attention over a growing sequence: chunked prefill, then token by token.
 
-#include "poslsh/attention/attention.hpp"
-#include "poslsh/mask/block_cursor.hpp"
-#include "poslsh/model/key_budget.hpp"
+#include "poslsh/model/stream_head.hpp"
 #include "poslsh/model/streaming_state.hpp"
 #include "poslsh/model/tensor_view.hpp"
 
@@ -57,6 +55,7 @@ class StreamingAttention {
     static_cast<void>(detail::place(0, 0, options_));  // checks the rest
     for (const B& bias : biases_) detail::validate(bias);
     for (Index h = 0; h < key_heads; ++h) caches_.push_back(std::make_unique<Cache>(head_dim, value_dim, position_, budgeted()));
+    begins_.resize(static_cast<std::size_t>(key_heads));
     for (Index h = 0; h < heads; ++h) {
       const B& bias = biases_[static_cast<std::size_t>(h)];
       heads_.push_back(std::make_unique<QueryHead>(key_head(h / (heads / key_heads)), bias, options_));
@@ -66,18 +65,20 @@ class StreamingAttention {
   /// Adds tokens without queries of their own.
   /// \param k, v  1 x key heads x tokens x head_dim, and x value_dim
   /// \throws Error on other shapes, past position 2^52, and for more than 2^36 tokens in a call; std::bad_alloc where
-  /// memory has run out. The state is as before then
+  /// memory has run out; what a bias of the caller's own throws. The state is as before then
   void append(TensorView<const T> k, TensorView<const T> v) {
+    Undo undo(*this);
     take_in(k, v);
     drop();
+    undo.no_more();
   }
 
   /// Adds tokens and attends from the last of them.
   /// \param q    1 x query heads x queries x head_dim: the last `queries` of the new tokens, at most as many
   /// \param k, v 1 x key heads x tokens x head_dim, and x value_dim
   /// \param out  1 x query heads x queries x value_dim; may overlap the inputs
-  /// \throws Error where append() does, and for a query beyond max_query_norm; the state is as before then. What a bias
-  /// of the caller's own throws passes through, with the tokens taken in
+  /// \throws Error where append() does, and for a query beyond max_query_norm; std::bad_alloc and others as append().
+  /// The state is as before then; rows of out may have been written
   /// Cost: 4 head_dim flops for each query and visible key; for a single query, the time to read its keys and values.
   void step(TensorView<const T> q, TensorView<const T> k, TensorView<const T> v, TensorView<T> out) {
     detail::check_tensor(q, "q");
@@ -101,6 +102,7 @@ class StreamingAttention {
           std::copy_n(detail::head_of(q, 0, h).row(i), head_dim_, detail::head_of(packed, 0, h).row(i));
       q = packed;
     }
+    Undo undo(*this);
     take_in(k, v);
     const double sink = options_.sink.value_or(detail::minus_infinity);
     detail::parallel_for(heads, options_.threads, [&](Index h, int) {
@@ -119,6 +121,7 @@ class StreamingAttention {
                        });
     });
     drop();
+    undo.no_more();
   }
 
   /// The position of the next token.
@@ -138,40 +141,38 @@ class StreamingAttention {
 
   /// Writes the state in this machine's byte order. \throws Error if the stream fails
   void save(std::ostream& out) const;
-  /// Reads a state back; later steps have the same bits. The biases must be those it was made with.
-  /// \throws Error on a state that is truncated, damaged, or of another kind of StreamingAttention
+  /// Reads a state back; later steps have the same bits. The biases must be those it was made with, which is checked by
+  /// their log weights at some keys.
+  /// \throws Error on a state that is truncated, damaged, or of another kind of StreamingAttention or other biases
   [[nodiscard]] static StreamingAttention load(std::istream& in, std::vector<B> biases);
 
  private:
   using Cache = detail::KeyValueCache<T, Storage>;
-  struct QueryHead {
-    detail::Head<T, Storage, B> head;
-    detail::TileSweep<T, Storage, B> sweep;
-    detail::KeyBudget budget;
-    detail::BlockCursor blocks;  ///< around the next query, for a mean mask
-    QueryHead(const Cache& cache, const B& bias, const AttentionOptions& options)
-        : head({}, cache.values(), cache.keys(), bias, detail::place(0, 0, options), options), sweep(head),
-          budget(slope(bias), options.tolerance) {
-      if constexpr (std::is_same_v<B, MeanMask>) blocks.move_to(bias.hashes(), options.key_offset);
-    }
+  using QueryHead = detail::StreamHead<T, Storage, B>;
 
-    /// The first key that a query at this position sees.
-    [[nodiscard]] Index support_begin(Index position) {
-      if constexpr (std::is_same_v<B, MeanMask>) {
-        blocks.move_to(head.bias.hashes(), position);
-        return blocks.hull().begin;
-      } else {
-        return head.bias.support(position).begin;
-      }
+  /// Takes back the tokens of a call that fails.
+  class Undo {
+   public:
+    explicit Undo(StreamingAttention& stream) : stream_(&stream), position_(stream.position_) {
+      for (const std::unique_ptr<Cache>& cache : stream.caches_) cache->mark();
+      for (const std::unique_ptr<QueryHead>& head : stream.heads_) head->budget_before = head->budget;
     }
+    Undo(const Undo&) = delete;
+    ~Undo() {
+      if (stream_ == nullptr) return;
+      for (const std::unique_ptr<Cache>& cache : stream_->caches_) cache->take_back();
+      for (const std::unique_ptr<QueryHead>& head : stream_->heads_) head->budget = head->budget_before;
+      stream_->position_ = position_;
+    }
+    void no_more() { stream_ = nullptr; }
+
+   private:
+    StreamingAttention* stream_;
+    Index position_;
   };
 
   static constexpr Index last_position = Index{1} << 52;
 
-  static double slope([[maybe_unused]] const B& bias) {
-    if constexpr (std::is_same_v<B, AlibiBias>) return bias.slope;
-    return 0;
-  }
   static void check_size(Index size, const char* name) {
     POSLSH_CHECK(size >= 0 && size <= Index{1} << 20, name, size, "between 0 and 2^20");
   }
@@ -185,20 +186,13 @@ class StreamingAttention {
     if (!max_query_norm_) return;
     for (Index h = 0; h < q.heads; ++h)
       for (Index i = 0; i < q.tokens; ++i) {
-        const double norm = norm_as<T>(detail::head_of(q, 0, h).row(i));
+        const double norm = detail::norm_in<T>(detail::head_of(q, 0, h).row(i), head_dim_);
         POSLSH_CHECK(norm <= *max_query_norm_, "norm of a query", norm, "at most max_query_norm");
       }
   }
-  /// The norm of a row after it has been rounded to a storage type.
-  template <class S>
-  double norm_as(const T* row) const {
-    double sum = 0;
-    for (Index t = 0; t < head_dim_; ++t) sum += std::pow(static_cast<double>(static_cast<T>(static_cast<S>(row[t]))), 2);
-    return std::sqrt(sum);
-  }
   /// A bound on the size of later scores of a key.
   [[nodiscard]] double score_bound(const T* key) const {
-    const double norm = norm_as<Storage>(key);
+    const double norm = detail::norm_in<Storage>(key, head_dim_);
     if (!std::isfinite(norm)) return -detail::minus_infinity;
     const double rounding = 1 + static_cast<double>(head_dim_ + 8) * static_cast<double>(std::numeric_limits<T>::epsilon());
     return rounding * (std::min)(std::abs(*options_.scale) * *max_query_norm_ * norm,
@@ -215,6 +209,7 @@ class StreamingAttention {
   Index position_;
   std::vector<std::unique_ptr<Cache>> caches_;
   std::vector<std::unique_ptr<QueryHead>> heads_;
+  std::vector<Index> begins_;  ///< the first position that is still needed, of each key head
 };
 
 template <class T, PositionBias B, class Storage>
@@ -244,10 +239,10 @@ void StreamingAttention<T, B, Storage>::take_in(const TensorView<const T>& k, co
 
 template <class T, PositionBias B, class Storage>
 void StreamingAttention<T, B, Storage>::drop() {
-  const Index group = static_cast<Index>(heads_.size()) / static_cast<Index>(caches_.size());
-  for (Index h = 0; h < static_cast<Index>(caches_.size()); ++h) {
-    Cache& cache = key_head(h);
-    if (budgeted()) {
+  const Index key_heads = static_cast<Index>(caches_.size()), group = static_cast<Index>(heads_.size()) / key_heads;
+  if (budgeted()) {
+    for (Index h = 0; h < key_heads; ++h) {
+      Cache& cache = key_head(h);
       const auto age = [&](Index row) { return position_ - 1 - (cache.position() + row); };
       const auto may_go = [&](Index row) {
         for (Index g = h * group; g < (h + 1) * group; ++g)
@@ -260,14 +255,18 @@ void StreamingAttention<T, B, Storage>::drop() {
         for (Index g = h * group; g < (h + 1) * group; ++g)
           heads_[static_cast<std::size_t>(g)]->budget.drop(cache.note(row), age(row));
       cache.drop_before(row);
-      continue;
     }
-    Index begin = position_;
+    return;
+  }
+  // First all that a caller's bias may make fail.
+  for (Index h = 0; h < key_heads; ++h) {
+    Index& begin = begins_[static_cast<std::size_t>(h)] = position_;
     for (Index g = h * group; g < (h + 1) * group; ++g)
       begin = (std::min)(begin, heads_[static_cast<std::size_t>(g)]->support_begin(position_));
     if (options_.window_left) begin = (std::max)(begin, position_ - (std::min)(*options_.window_left, max_position));
-    if (begin > cache.position()) cache.drop_before(begin - cache.position());
   }
+  for (Index h = 0; h < key_heads; ++h)
+    if (const Index rows = begins_[static_cast<std::size_t>(h)] - key_head(h).position(); rows > 0) key_head(h).drop_before(rows);
 }
 
 template <class T, PositionBias B, class Storage>
@@ -276,10 +275,7 @@ void StreamingAttention<T, B, Storage>::save(std::ostream& out) const {
   detail::write_header<T, Storage>(state, {static_cast<Index>(heads_.size()), static_cast<Index>(caches_.size()),
                                            head_dim_, value_dim_, options_, max_query_norm_, position_});
   for (const std::unique_ptr<Cache>& cache : caches_) detail::write_cache(state, std::as_const(*cache));
-  for (const std::unique_ptr<QueryHead>& head : heads_) {
-    state.value(head->budget.dropped());
-    state.value(head->budget.all());
-  }
+  for (std::size_t h = 0; h < heads_.size(); ++h) detail::write_head(state, std::as_const(heads_[h]->budget), biases_[h], position_);
   state.finish();
 }
 
@@ -293,11 +289,10 @@ StreamingAttention<T, B, Storage> StreamingAttention<T, B, Storage>::load(std::i
                "position of the saved state", header.position, "from key_offset to 2^52");
   stream.position_ = header.position;
   for (const std::unique_ptr<Cache>& cache : stream.caches_) detail::read_cache(state, *cache, stream.position_);
-  for (const std::unique_ptr<QueryHead>& head : stream.heads_) {
-    head->budget.dropped() = state.value<double>();
-    head->budget.all() = state.value<double>();
-  }
+  std::vector<detail::BiasSample> samples;
+  for (const std::unique_ptr<QueryHead>& head : stream.heads_) samples.push_back(detail::read_head(state, head->budget));
   state.check_seal();
+  for (std::size_t h = 0; h < samples.size(); ++h) detail::check_bias(stream.biases_[h], samples[h], stream.position_, h);
   return stream;
 }
 

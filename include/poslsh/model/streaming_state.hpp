@@ -4,9 +4,14 @@
 /// \file
 /// What StreamingAttention saves, part by part.
 
+#include "poslsh/attention/bias.hpp"
 #include "poslsh/attention/options.hpp"
+#include "poslsh/model/key_budget.hpp"
 #include "poslsh/model/key_value_cache.hpp"
 #include "poslsh/model/state_stream.hpp"
+
+#include <array>
+#include <cmath>
 
 namespace poslsh::inline POSLSH_SIMD::detail {
 
@@ -106,6 +111,41 @@ void read_cache(StateReader& state, KeyValueCache<T, S>& cache, Index position) 
     if (cache.noted()) cache.note(cache.end() - 1) = state.template value<double>();
   }
   if (tokens == 0) cache.skip(dropped, position - dropped);
+}
+
+/// What tells one bias from another: how far its support goes from a position, and some log weights in it, 1 outside.
+/// Biases of other draws or slopes agree in all of it about never.
+using BiasSample = std::array<double, 7>;
+template <PositionBias B>
+BiasSample sample_bias(const B& bias, Index position) {
+  const KeyRange support = bias.support(position);
+  BiasSample sample{static_cast<double>(support.begin) - static_cast<double>(position),
+                    static_cast<double>(support.end) - static_cast<double>(position)};
+  std::size_t next = 2;
+  for (const Index back : {0, 1, 10, 100, 1000})
+    sample[next++] = support.contains(position - back) ? bias.log_weight(position, position - back) : 1;
+  return sample;
+}
+
+/// The part of a query head: its budget and a sample of its bias.
+template <PositionBias B>
+void write_head(StateWriter& state, const KeyBudget& budget, const B& bias, Index position) {
+  state.value(budget.dropped());
+  state.value(budget.all());
+  state.value(sample_bias(bias, position));
+}
+inline BiasSample read_head(StateReader& state, KeyBudget& budget) {
+  budget.dropped() = state.value<double>();
+  budget.all() = state.value<double>();
+  return state.value<BiasSample>();
+}
+/// \throws Error if a bias is another one than that of the sample; another build may round its logarithms otherwise
+template <PositionBias B>
+void check_bias(const B& bias, const BiasSample& saved, Index position, std::size_t head) {
+  const BiasSample sample = sample_bias(bias, position);
+  for (std::size_t i = 0; i < sample.size(); ++i)
+    POSLSH_CHECK(sample[i] == saved[i] || std::abs(sample[i] - saved[i]) <= 1e-12 * (1 + std::abs(saved[i])), "bias of head", head,
+                 "the one that the state was saved with");
 }
 
 }  // namespace poslsh::inline POSLSH_SIMD::detail
