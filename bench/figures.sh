@@ -49,7 +49,9 @@ draw "$figures/length.svg" 1500 620 <<PLOT
 set multiplot layout 1,3
 set logscale xy
 set key below
+set bmargin 14
 set format x '%.0s%c'
+set xrange [900:1200000]
 set title 'time of a head: d = 64, sigma = 64, causal'
 set xlabel 'tokens'
 set ylabel 'ms'
@@ -60,6 +62,8 @@ $memory
 set title 'faster than exact attention from this length on'
 set xlabel 'sigma'
 set ylabel 'tokens'
+set xrange [14:300]
+set xtics (16, 64, 256)
 $plot
 unset multiplot
 PLOT
@@ -71,7 +75,9 @@ panels=$(jq -r '[.benchmarks[] | .name | split("/")[0]] | reduce .[] as $p ([]; 
   echo "set multiplot layout 2,4"
   echo "set logscale xy
 set key below font ',9'
+set bmargin 9
 set xlabel 'ms'
+set xrange [1:1000]
 set ylabel 'relative error'
 set yrange [1e-7:3]
 set format y '%.0e'"
@@ -100,10 +106,11 @@ plot tile
 draw "$figures/scaling.svg" 1100 520 <<PLOT
 set multiplot layout 1,2
 set key below
+set bmargin 8
 set title 'threads, n = 32768'
 set xlabel 'threads'
 set ylabel 'times faster than one'
-set xrange [0.9:*]
+set xrange [0.9:2.1]
 set yrange [0:*]
 set xtics 1
 $threads

@@ -9,6 +9,9 @@
 #include <fstream>
 #include <functional>
 #include <map>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 namespace {
 
@@ -35,9 +38,14 @@ const Reference& reference(Index n) {
   return all.try_emplace(n, data(n), AlibiBias{1 / sigma}).first->second;
 }
 
-/// The largest resident set since it was last asked for, MiB; 0 where the system does not say.
+/// The largest resident set since it was last asked for anew, MiB; 0 where the system does not say.
 double peak_memory(bool anew) {
-  if (anew) std::ofstream("/proc/self/clear_refs") << 5;
+  if (anew) {
+#ifdef __GLIBC__
+    malloc_trim(0);  // what earlier calls freed is not there for this one
+#endif
+    std::ofstream("/proc/self/clear_refs") << 5;
+  }
   std::ifstream status("/proc/self/status");
   for (std::string word; status >> word;)
     if (double kib = 0; word == "VmHWM:" && status >> kib) return kib / 1024;
@@ -65,32 +73,27 @@ void by_length(benchmark::State& state, const Method& method, double low, double
   report_error(state, error, low, high);
 }
 
-/// The length from which on a method is faster than exact attention: doubled until it is, then between the two by the
-/// powers that their times follow.
+/// The length from which on a method is faster than exact attention by a twentieth at least, at every longer one that was
+/// tried: lengths double until it is twice as fast; then between the last two by the powers that their times follow.
 void crossing(benchmark::State& state, const std::function<Method(double)>& method_of) {
   const double width = static_cast<double>(state.range(0));
   const Method method = method_of(width), full = exact(AlibiBias{1 / width});
-  double crossed = 0, last_ratio = 0;
-  Index last = 0;
+  constexpr double faster = 0.95;
+  double crossed = 0, last_ratio = 0, ratio = 1;
   for (auto _ : state) {
-    for (Index n = 64; n <= (quick() ? 512 : 65536); n *= 2) {
+    for (Index n = 64; n <= (quick() ? 512 : 65536) && ratio > 0.5; n *= 2) {
       HeadData<float>& head = data(n);
-      const int runs = n <= 8192 ? 5 : 2;
       double time = 1e300, full_time = 1e300;
-      for (int run = 0; run < runs; ++run) {
+      for (Index run = 0; run < std::clamp<Index>(65536 / n, 2, 50); ++run) {  // in turn
         time = std::min(time, best_time(1, [&] { method(head); }));
         full_time = std::min(full_time, best_time(1, [&] { full(head); }));
       }
-      const double ratio = time / full_time;
-      // Short calls are noise: a crossing counts where the next length confirms it.
-      if (ratio < 1 && crossed == 0)
-        crossed = last == 0 ? static_cast<double>(n)
-                            : static_cast<double>(last) * std::exp2(std::log(last_ratio) / std::log(last_ratio / ratio));
-      else if (ratio < 1)
-        break;
-      else
+      ratio = time / full_time;
+      if (ratio >= faster)
         crossed = 0;
-      last = n;
+      else if (crossed == 0)
+        crossed = last_ratio == 0 ? static_cast<double>(n)
+                                  : static_cast<double>(n) * std::exp2(std::log(faster / ratio) / std::log(ratio / last_ratio));
       last_ratio = ratio;
     }
     state.SetIterationTime(1e-9);

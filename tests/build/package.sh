@@ -85,9 +85,24 @@ if grep -vE '^(drwxr-xr-x|-rw-r--r--) root/root ' "$scratch/contents"; then
   echo "the package has owners or permissions other than the usual"
   exit 1
 fi
-dpkg-deb -x "$package" "$scratch/unpacked"
-names_no_folder "$scratch/unpacked"
+# Installed beside no other package than the one it depends on; only root may give files to root.
+system=$scratch/system
+if ((EUID == 0)); then
+  mkdir -p "$system/var/lib/dpkg/"{info,updates}
+  dpkg-query -s libeigen3-dev >"$system/var/lib/dpkg/status"
+  dpkg --root="$system" --log=/dev/null -i "$package"
+else
+  dpkg-deb -x "$package" "$system"
+fi
+names_no_folder "$system/usr"
 # Every header is in, and nothing else beside them.
-diff -r "$source/include/poslsh" "$scratch/unpacked/usr/include/poslsh"
-consume deb_find_package -DCMAKE_PREFIX_PATH="$scratch/unpacked/usr"
-consume_by_pkg_config deb_pkg_config "$scratch/unpacked/usr"
+diff -r "$source/include/poslsh" "$system/usr/include/poslsh"
+consume deb_find_package -DCMAKE_PREFIX_PATH="$system/usr"
+consume_by_pkg_config deb_pkg_config "$system/usr"
+if ((EUID == 0)); then
+  dpkg --root="$system" --log=/dev/null -r libposlsh-dev
+  if [[ -n $(find "$system/usr" -type f) ]]; then
+    echo "removing the package leaves files"
+    exit 1
+  fi
+fi
