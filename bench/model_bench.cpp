@@ -95,7 +95,7 @@ void batch(benchmark::State& state) {
 
 /// Offsets of sequences of 1 .. longest tokens, drawn from the seed, of so many tokens in all.
 std::vector<Index> random_starts(Index tokens, Index longest, std::uint64_t seed) {
-  std::vector<Index> starts{0};
+  std::vector<Index> starts(1);  // 0
   while (starts.back() < tokens) {
     const double draw = poslsh::random_uniform(seed, 7, starts.size());
     const Index length = 1 + static_cast<Index>(draw * static_cast<double>(longest));

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Compiles every entry point without a warning, and runs a small program, in each combination of compiler, standard,
+# Compiles every entry point without a warning, and runs a small program and the golden draws, in each combination of compiler, standard,
 # standard library, exceptions and instructions that this machine has. One line each: ok, FAILED or skipped.
 # Takes minutes, so run it by hand. clang++-19 and libc++: apt-get install clang-19 libc++-19-dev libc++abi-19-dev
 # Usage: compilers.sh [EIGEN_FOLDER], by default /usr/include/eigen3
@@ -37,6 +37,9 @@ check() {
     outcome="ok, not run: this CPU lacks the instructions"
   elif ! "$scratch/program" >"$scratch/log" 2>&1; then
     outcome="FAILED to run"
+  elif ! { "$@" "${warnings[@]}" -O2 "$root/tests/build/draws.cpp" -o "$scratch/draws" &&
+    "$scratch/draws"; } >"$scratch/log" 2>&1; then
+    outcome="FAILED: other draws"
   fi
   echo "$outcome"
   [[ $outcome == ok* ]] && return

@@ -132,6 +132,19 @@ TEST_CASE(
   REQUIRE(Strided<float>{middle, 1, 1, 10, 2}.extent() == bytes(0, 0));
 }
 
+TEST_CASE("A view without values may lie nowhere, whatever its strides") {
+  using Map = Eigen::Map<Matrix<double>, 0, Eigen::Stride<-1, -1>>;
+  Map no_features(nullptr, 5, 0, Eigen::Stride<-1, -1>(3, 2)), no_rows(nullptr, 0, 5, Eigen::Stride<-1, -1>(3, 2));
+  for (Map* map : {&no_features, &no_rows}) {
+    const Strided<double> view = strided(*map);
+    REQUIRE(view.rows == map->rows());
+    REQUIRE(view.cols == map->cols());
+    REQUIRE(view.row_stride == 0);  // rows of nothing must not be away from nowhere
+    REQUIRE(view.row(4) == nullptr);
+    REQUIRE(view.middle_rows(0, view.rows).data == nullptr);
+  }
+}
+
 TEST_CASE("Views overlap where their extents meet") {
   auto matrix = numbered<Matrix<double>>(6, 4);
   const Strided<double> all = strided(matrix);

@@ -125,6 +125,7 @@ TEST_CASE("A restored cache stands where the old one stood") {
   for (const Index dropped : {0, 1, 17, 383}) {
     KeyValueCache<double, double> cache(3, 2, 5, false);
     cache.skip(dropped, 1000);
+    REQUIRE(cache.bytes() == 0);  // nothing is there yet
     REQUIRE(cache.position() == 1000);
     REQUIRE(cache.first() == dropped);
     REQUIRE(cache.tokens() == 0);
@@ -133,6 +134,10 @@ TEST_CASE("A restored cache stands where the old one stood") {
     cache.append(strided(key), strided(value));
     REQUIRE(cache.tokens() == 1);
     REQUIRE(cache.keys().packed.at(dropped, 2) == 1);
+    for (Index row = 0; row < dropped; ++row) {
+      REQUIRE(cache.keys().packed.at(row, 0) == 0);
+      REQUIRE(cache.values()(row, 1) == 0);
+    }
   }
 }
 

@@ -172,6 +172,51 @@ TEST_CASE("Every flipped bit, and every byte replaced, is an Error") {
   }
 }
 
+TEST_CASE("A state takes no more memory than it has bytes for, whatever sizes it claims under right checksums") {
+  const auto state_of = [](Index head_dim, Index value_dim, Index tokens, Index dropped) {
+    std::ostringstream out;
+    poslsh::detail::StateWriter state(out);
+    poslsh::detail::write_header<float, float>(state, {2, 1, head_dim, value_dim, {}, {}, Index{1} << 50});
+    state.value(tokens);
+    state.value(dropped);
+    state.seal();
+    return out.str();
+  };
+  const std::vector<NoBias> biases(2);
+  using Stream = StreamingAttention<float, NoBias>;
+  for (const auto& [head_dim, value_dim] : {std::pair<Index, Index>{0, 0}, {0, 1}, {1, 0}, {1 << 20, 1 << 20}})
+    for (const Index tokens : {Index{0}, Index{1}, Index{1} << 40})
+      REQUIRE(refusal<Stream>(state_of(head_dim, value_dim, tokens, 383), biases) ==
+              "poslsh: saved state is too short; it must be a whole one of StreamingAttention::save");
+}
+
+TEST_CASE("A stream without tokens that has dropped some is loaded without memory for them") {
+  const std::vector<poslsh::FixedBlocks> biases{{7}};
+  const auto layer = normal_stream<float>({1, 1, 30, 3, 2}, 6);
+  auto stream = stream_for(layer, biases);
+  feed(stream, layer, {{14, 14}});  // two whole blocks
+  REQUIRE(stream.cached_tokens(0) == 0);
+  auto other = loaded<decltype(stream)>(saved(stream), biases);
+  REQUIRE(other.bytes() == 0);
+  REQUIRE(saved(other) == saved(stream));
+  const auto got = feed(other, layer, {{0, 0}, {16, 16}}, 14), expected = feed(stream, layer, {{16, 16}}, 14);
+  REQUIRE(same_numbers(rows_of(got.values.view(), 0, 0), rows_of(expected.values.view(), 0, 0)));
+}
+
+TEST_CASE("Streams of no features go on and are saved like others") {
+  for (const auto& [head_dim, value_dim] : {std::pair<Index, Index>{0, 0}, {0, 2}, {2, 0}}) {
+    const auto layer = normal_stream<float>({2, 1, 500, head_dim, value_dim}, 7);
+    auto stream = stream_for(layer, small_biases, {.tolerance = 1e-3});
+    feed(stream, layer, steps(40, {10, 1}));
+    auto other = loaded<Small>(saved(stream), small_biases);
+    REQUIRE(other.cached_tokens(0) == 400);
+    REQUIRE(saved(other) == saved(stream));
+    const auto got = feed(other, layer, steps(10, {10, 1}), 400), expected = feed(stream, layer, steps(10, {10, 1}), 400);
+    for (Index head = 0; head < 2; ++head)
+      REQUIRE(same_numbers(rows_of(got.values.view(), 0, head), rows_of(expected.values.view(), 0, head)));
+  }
+}
+
 TEST_CASE("Bytes that are left out, put in or doubled are an Error") {
   const std::string state = small_state();
   for (std::size_t at = 0; at < state.size(); ++at) {

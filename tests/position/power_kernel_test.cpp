@@ -176,6 +176,22 @@ TEST_CASE("The power kernel's quantile rises from 0 at 0 to infinity at 1") {
   REQUIRE(PowerKernel{1, 1e-300}.width_quantile(0.5) == infinity);
 }
 
+TEST_CASE("A power kernel of any parameters has numbers for quantiles and sums of its tail") {
+  for (const double c : {5e-324, 1e-125, 1.0, 1e308})
+    for (const double p : {5e-324, 1e-9, 1.0, 2.0, 1e253, 1e300, 1e308}) {
+      const PowerKernel kernel{c, p};
+      CAPTURE(c, p);
+      double last = 0;
+      for (const double probability : {1e-310, 1e-252, 1e-25, 1e-3, 0.5, 1 - 0x1p-53}) {
+        const double width = kernel.width_quantile(probability);
+        REQUIRE(width >= last);
+        last = width;
+      }
+      for (const double distance : {0.0, 1.0, 100.0, 1e308}) REQUIRE(!std::isnan(kernel.log_tail_sum(distance)));
+    }
+  REQUIRE(PowerKernel{1e308, 2}.log_tail_sum(100) == -infinity);  // c x is beyond the range of double
+}
+
 TEST_CASE("The power kernel with p = s / sigma and scale 1 / s tends to the Laplace kernel") {
   const double sigma = 16, s = 1e9;
   const PowerKernel power{1 / s, s / sigma};

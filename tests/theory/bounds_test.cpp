@@ -300,6 +300,26 @@ TEST_CASE("Blocks respect the bound of their size") {
   }
 }
 
+TEST_CASE("Bernstein's bounds are numbers for arguments of any size") {
+  constexpr double least = std::numeric_limits<double>::denorm_min(), most = std::numeric_limits<double>::max();
+  const double sizes[] = {least, 1e-310, 1e-200, 1e-25, 1, 1e25, 1e200, most};
+  for (const Index samples : {Index{1}, Index{1} << 62})
+    for (const double error : {0.0, least, 1e-310, 1e-200, 1e-25, 1.0, 1e25, 1e200, most})
+      for (const double size : sizes) {
+        CAPTURE(samples, error, size);
+        for (const double mean : sizes) {
+          const double bound = theory::spectral_bernstein_bound(3, samples, error, size, mean);
+          if (!(bound >= 0 && bound <= 3)) FAIL("spectral " << bound << " for mean " << mean);
+        }
+        for (const double mean : {0.0, least, 1e-25, 1.0}) {
+          const double bound = theory::pair_bernstein_bound(samples, error, mean, size);
+          if (!(bound >= 0 && bound <= 2)) FAIL("pair " << bound << " for mean " << mean);
+        }
+      }
+  // s e^2 / (2 R (m + e / 3)) = 2e-22, whose quotients alone leave the range of double.
+  REQUIRE(theory::spectral_bernstein_bound(1, Index{1} << 62, 1e-25, 1e-310, 1e300) == 1);
+}
+
 TEST_CASE("The bounds refuse arguments out of range, by name") {
   for (const double wrong : {0.0, -1.0, infinity, not_a_number}) {
     const std::string is = " is " + detail::describe(wrong) + "; it must be ",

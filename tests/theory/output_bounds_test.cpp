@@ -143,6 +143,26 @@ TEST_CASE("The row bound knows no overflow and no underflow") {
       std::isnan(theory::output_error_bound(kernel, mask, 60, 59, std::vector<double>{1, not_a_number}, 1)));
 }
 
+TEST_CASE("Keys with a score of -inf, and values of 0 or without bound, leave the row bound a number") {
+  const LaplaceKernel kernel{2};
+  const MeanMask mask(draw_hashes(kernel, 4, 1)), alone(std::vector<PositionHash>{{1, 0}});
+  const auto bound = [&](const MeanMask& of, const std::vector<double>& scores, double largest_value) {
+    return theory::output_error_bound(kernel, of, 2, 0, scores, largest_value);
+  };
+  const double expected = bound(mask, {1, 2}, 1);
+  REQUIRE(expected > 0);
+  REQUIRE(bound(mask, {1, 2, -infinity}, 1) == expected);
+  REQUIRE(theory::output_error_bound(kernel, mask, 2, -1, std::vector<double>{-infinity, 1, 2}, 1) == expected);
+  REQUIRE(bound(mask, {-infinity, -infinity}, 1) == 0);
+  // Far keys have no weight at all where the kernel has no logarithm beyond -inf.
+  REQUIRE(theory::output_error_bound(PowerKernel{1e308, 1e308}, alone, 2, 0, std::vector<double>{5, 5, -infinity}, 1) == 0);
+  REQUIRE(bound(mask, {1, 2}, infinity) == infinity);
+  REQUIRE(bound(alone, {-infinity, -infinity, 3}, infinity) == 0);  // no difference
+  REQUIRE(bound(alone, {-infinity, -infinity, 3}, std::numeric_limits<double>::max()) == 0);
+  REQUIRE(theory::output_error_bound(kernel, alone, 5000, 0, std::vector<double>{3, 5}, 0) == 0);
+  REQUIRE(theory::output_error_bound(LaplaceKernel{1e-5}, MeanMask(std::vector<PositionHash>(1)), 5, 0, std::vector<double>{3}, 0) == 0);
+}
+
 TEST_CASE("The uniform bound is its derivation, summed term by term") {
   for (const double sigma : {0.4, 3.0, 40.0})
     for (const Index n : {2, 30, 2000})
@@ -199,8 +219,20 @@ TEST_CASE("The uniform bound falls with the samples, rises with scores and lengt
           theory::uniform_output_error_bound(4, 100, 50, 1, 0.1));
   REQUIRE(theory::uniform_output_error_bound(4, 100, 50, 1, 0.1) >
           theory::uniform_output_error_bound(4, 100, 50, 1, 0.2));
-  for (const double sigma : {1e-300, 1e300})
-    REQUIRE(std::isfinite(theory::uniform_output_error_bound(sigma, 1000, 64, 1, 0.1)));
+  constexpr double least = std::numeric_limits<double>::denorm_min(), most = std::numeric_limits<double>::max();
+  for (const double sigma : {least, 1e-300, 1.0, 1e300, most})
+    for (const Index n : {Index{2}, Index{1000}, Index{1} << 62})
+      for (const double failure : {least, 0.1}) {
+        CAPTURE(sigma, n, failure);
+        const double bound = theory::uniform_output_error_bound(sigma, n, 64, 1, failure);
+        REQUIRE(bound > 0);
+        REQUIRE(std::isfinite(bound));
+        REQUIRE(theory::uniform_output_error_bound(sigma, n, 64, most, failure) == infinity);
+      }
+  // For broad kernels all weights are 1: 2 (2 a + b T), T = n - 1.
+  const double tau = std::log(2 * 1000.0 * 999 / 0.1);
+  REQUIRE(theory::uniform_output_error_bound(most, 1000, 64, 0, 0.1) ==
+          Approx(2 * (2 * std::sqrt(2 * tau / 64) + 2 * (2 * tau / (3 * 64)) * 999 / (1 + 2 * 999.0))).epsilon(1e-12));
   REQUIRE(theory::uniform_output_error_bound(4, 100, 50, 1000, 0.1) == infinity);
 }
 

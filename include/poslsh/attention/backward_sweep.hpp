@@ -155,7 +155,7 @@ class BackwardSweep {
   BackwardTile<T, S> tile_;
   Index first_ = 0, count_ = 0;
   KeyRange visible_[query_tile];
-  double means_[query_tile];
+  double means_[query_tile] = {};
   T log_sum_exp_[query_tile];
   ScalarGradients scalars_;
   Buffer<T> slack_;

@@ -81,9 +81,9 @@ class BackwardTile {
       bool ragged = false;
       for (Index r = first; r < first + rows; ++r) ragged = ragged || local_[r] != range;
       if (ragged && finite == unknown) finite = keys.finite(seen_.begin, seen_.end, depth_) ? yes : no;
-      const auto add = [&]<int Rows>(std::integral_constant<int, Rows>, Index r, KeyRange seen) {
-        add_values<T, Rows>(d_scores(r) + seen.begin, stride, keys.data + seen.begin * keys.stride, keys.stride,
-                            seen.size(), d_queries_.data() + r * depth_, depth_, depth_);
+      const auto add = [&](auto block, Index r, KeyRange seen) {
+        add_values<T, decltype(block)::value>(d_scores(r) + seen.begin, stride, keys.data + seen.begin * keys.stride,
+                                              keys.stride, seen.size(), d_queries_.data() + r * depth_, depth_, depth_);
       };
       if (rows < value_rows / 2 || (ragged && finite == no)) {
         for (Index r = first; r < first + rows; ++r)
@@ -149,11 +149,11 @@ class BackwardTile {
   void add_to_keys(const Buffer<T>& weights, const Buffer<T>& rows, Index features, const GradientRows<T>& out) {
     constexpr Index slice = value_packets * W;
     for (Index f = 0; f < features; f += slice) {
-      const auto add = [&]<int Keys>(std::integral_constant<int, Keys>, Index column, KeyRange seeing) {
+      const auto add = [&](auto block, Index column, KeyRange seeing) {
         if (seeing.empty()) return;
-        add_columns<T, Keys>(weights.data() + seeing.begin * stride + column, stride,
-                             rows.data() + seeing.begin * row_stride(features) + f, row_stride(features), seeing.size(),
-                             out.row(tile_ + column) + f, out.stride(), (std::min)(slice, features - f));
+        add_columns<T, decltype(block)::value>(
+            weights.data() + seeing.begin * stride + column, stride, rows.data() + seeing.begin * row_stride(features) + f,
+            row_stride(features), seeing.size(), out.row(tile_ + column) + f, out.stride(), (std::min)(slice, features - f));
       };
       constexpr std::integral_constant<int, 1> one;
       constexpr std::integral_constant<int, column_keys> several;

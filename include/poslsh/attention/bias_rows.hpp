@@ -104,17 +104,20 @@ class BiasRows<B, T> {
     shift_ = place.key_offset - place.query_offset;
     const KeyRange reach = offsets(place);
     if (reach.empty()) return;
+    first_ = 0, last_ = -1;  // no offset at all, until the table is whole: memory or the bias may fail
     nearest_ = nearest(reach);
     reference_ = bias_.log_weight_at(nearest_);
     if (!std::isfinite(reference_)) reference_ = 0;  // the bias need not see that offset
-    first_ = reach.begin - spare;
-    last_ = reach.end - 1 + (reach.end > 1 ? spare : 0);  // under causality nothing ever lies ahead
-    base_ = first_ - margin;
-    table_ = Buffer<T>(last_ - first_ + 1 + 2 * margin);
+    const Index first = reach.begin - spare;
+    const Index last = reach.end - 1 + (reach.end > 1 ? spare : 0);  // under causality nothing ever lies ahead
+    base_ = first - margin;
+    table_ = Buffer<T>(last - first + 1 + 2 * margin);
     std::fill(table_.data(), table_.data() + margin, T(0));
-    for (Index offset = first_; offset <= last_; ++offset)
+    for (Index offset = first; offset <= last; ++offset)
       table_[offset - base_] = static_cast<T>(static_cast<double>(bias_.log_weight_at(offset)) - reference_);
     std::fill(table_.data() + table_.size() - margin, table_.data() + table_.size(), T(0));
+    first_ = first;
+    last_ = last;
   }
 
   /// A block of rows reads whole panels around what its rows see.

@@ -7,7 +7,7 @@
 #include "poslsh/attention/attention.hpp"
 #include "poslsh/position/hash.hpp"
 
-#include <optional>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -21,21 +21,32 @@ enum class Merge {
 
 namespace detail {
 
-/// The result in progress, joined draw by draw. Each row is kept as the mean of what it has seen so far, so that one
-/// that a single draw reaches is stored once.
+inline void check_draws(std::span<const PositionHash> hashes) {
+  POSLSH_CHECK(!hashes.empty(), "hashes", "an empty list", "at least one hash");
+  for (const PositionHash& hash : hashes) hash.validate();
+}
+
+/// Rows of the result in progress, joined draw by draw. Each is kept as the mean of what it has seen so far; in double,
+/// since 10^5 roundings of a float would add up.
 template <class T>
 class DrawMerger {
  public:
-  DrawMerger(Index rows, Index features, Merge merge, double sink, double total_weight)
-      : merge_(merge), sink_(sink), total_weight_(total_weight), values_(rows, features),
-        rows_(static_cast<std::size_t>(rows)) {}
+  /// Room for so many rows, which have seen nothing.
+  DrawMerger(Index rows, Index features, std::span<const PositionHash> hashes, Merge merge, double sink)
+      : merge_(merge), sink_(sink), features_(features), values_(rows * features), rows_(static_cast<std::size_t>(rows)) {
+    for (const PositionHash& hash : hashes) {
+      weights_.push_back(hash.weight);
+      log_weights_.push_back(std::log(hash.weight));
+      total_weight_ += hash.weight;
+    }
+  }
 
-  /// Takes in what one draw found for a row: the sum of exp(score - mass.maximum) v_j, and the same without values.
+  /// Takes in what a draw found for a row: the sum of exp(score - mass.maximum) v_j, and the same without values.
   /// Distinct rows may be added at the same time.
-  void add(Index row, const T* sums, const RunningRow<double>& mass, double weight, double log_weight) {
+  void add(Index row, const T* sums, const RunningRow<double>& mass, std::size_t draw) {
     if (mass.empty) return;  // no visible key: nothing to add in either merge
     RunningRow<double>& all = rows_[static_cast<std::size_t>(row)];
-    const double maximum = mass.maximum + log_weight;
+    const double maximum = mass.maximum + log_weights_[draw];
     double before = all.sum, now = mass.sum;  // relative to the larger maximum
     if (!(maximum <= all.maximum)) {
       before = all.empty ? 0 : before * std::exp(all.maximum - maximum);
@@ -47,50 +58,49 @@ class DrawMerger {
     double keep = before / all.sum, take = now / all.sum;
     if (merge_ == Merge::mean) {
       keep = 1;
-      take = weight / total_weight_;
+      take = weights_[draw] / total_weight_;
       if (sink_ != minus_infinity) take *= finish_row(mass, sink_).factor * mass.sum;
     }
-    join(values_.data() + row * values_.cols(), static_cast<T>(keep), sums, static_cast<T>(take / mass.sum), all.empty);
+    join(values_.data() + row * features_, keep, sums, take / mass.sum, all.empty);
     all.empty = false;
   }
 
-  /// The result over `samples` draws.
-  [[nodiscard]] AttentionOutput<T> finish(Index samples) && {
-    AttentionOutput<T> output{std::move(values_), Vector<double>(static_cast<Index>(rows_.size()))};
-    for (Index i = 0; i < output.values.rows(); ++i) {
+  /// Closes the first rows: writes them out, and makes them such that have seen nothing.
+  void finish(Strided<T> values, double* log_sum_exp) {
+    for (Index i = 0; i < values.rows; ++i) {
       RunningRow<double>& row = rows_[static_cast<std::size_t>(i)];
-      row.sum /= static_cast<double>(samples);
+      row.sum /= static_cast<double>(weights_.size());
       const FinishedRow finished = finish_row(row, sink_);
-      output.log_sum_exp[i] = finished.log_sum_exp;
-      if (row.empty)
-        output.values.row(i).setZero();
-      else if (merge_ == Merge::ratio && sink_ != minus_infinity)
-        output.values.row(i) *= static_cast<T>(finished.factor * row.sum);
+      log_sum_exp[i] = finished.log_sum_exp;
+      const double factor = merge_ == Merge::ratio && sink_ != minus_infinity ? finished.factor * row.sum : 1;
+      for (Index f = 0; f < features_; ++f)
+        values(i, f) = row.empty ? T(0) : static_cast<T>(factor * values_[i * features_ + f]);
+      row = {};
     }
-    return output;
   }
 
  private:
-  void join(T* values, T keep, const T* sums, T take, bool first) const {
-    const Index features = values_.cols();
+  void join(double* values, double keep, const T* sums, double take, bool first) const {
     if (first)
-      for (Index f = 0; f < features; ++f) values[f] = take * sums[f];
+      for (Index f = 0; f < features_; ++f) values[f] = take * static_cast<double>(sums[f]);
     else
-      for (Index f = 0; f < features; ++f) values[f] = keep * values[f] + take * sums[f];
+      for (Index f = 0; f < features_; ++f) values[f] = keep * values[f] + take * static_cast<double>(sums[f]);
   }
 
   Merge merge_;
-  double sink_, total_weight_;
-  Matrix<T> values_;
+  double sink_, total_weight_ = 0;
+  Index features_;
+  std::vector<double> weights_, log_weights_;
+  Buffer<double> values_;
   std::vector<RunningRow<double>> rows_;
 };
 
 /// The mask of one draw as a bias: weight 1 inside the query's block.
 struct OneMask {
   static constexpr bool unit_weights = true;
-  const PositionHash& hash;
+  const PositionHash* hash;
 
-  [[nodiscard]] KeyRange support(Index query) const { return hash.block(query); }
+  [[nodiscard]] KeyRange support(Index query) const { return hash->block(query); }
   [[nodiscard]] double log_weight(Index query, Index key) const {
     return support(query).contains(key) ? 0 : minus_infinity;
   }
@@ -133,7 +143,7 @@ class BiasRows<OneMask, T> {
 /// The key rows that some query may see in some draw.
 [[nodiscard]] inline KeyRange reach(std::span<const PositionHash> hashes, const Placement& place) {
   std::vector<KeyRange> rows;
-  for (const PositionHash& hash : hashes) rows.push_back(reach(OneMask{hash}, place));
+  for (const PositionHash& hash : hashes) rows.push_back(reach(OneMask{&hash}, place));
   const KeyRange all = hull_of(rows.data(), static_cast<Index>(rows.size()));
   return all.empty() ? KeyRange{} : all;
 }
@@ -156,25 +166,34 @@ struct BlockPair {
   return pairs;
 }
 
-/// All draws, joined. run(hash, store) is the attention of one draw, store as in TileSweep::run.
-template <class T, class Run>
-AttentionOutput<T> join_draws(const Placement& place, Index features, std::span<const PositionHash> hashes,
-                              const AttentionOptions& options, Merge merge, Run&& run) {
-  POSLSH_CHECK(!hashes.empty(), "hashes", "an empty list", "at least one hash");
-  double total_weight = 0;
-  for (const PositionHash& hash : hashes) {
-    hash.validate();
-    total_weight += hash.weight;
+/// All draws over one tile of queries after the other, and the scratch memory for it.
+template <class T, class S>
+class DrawSweep {
+ public:
+  DrawSweep(Strided<const T> queries, Strided<const S> values, const PreparedKeys<T, S>& keys, const Placement& place,
+            std::span<const PositionHash> hashes, const AttentionOptions& options, Merge merge)
+      : hashes_(hashes), mask_{hashes.data()}, head_(queries, values, keys, mask_, place, options), sweep_(head_),
+        merger_(query_tile, values.cols, hashes, merge, options.sink.value_or(minus_infinity)) {}
+
+  /// Query rows [first, first + query_tile) or to the end, into the rows of an output.
+  void run(Index first, AttentionOutput<T>& output) {
+    for (std::size_t draw = 0; draw < hashes_.size(); ++draw) {
+      mask_.hash = &hashes_[draw];
+      sweep_.run(first, [&](Index row, const T* sums, const RunningRow<double>& mass) {
+        merger_.add(row - first, sums, mass, draw);
+      });
+    }
+    const Index count = (std::min)(query_tile, head_.place.queries - first);
+    merger_.finish(strided(output.values).middle_rows(first, count), output.log_sum_exp.data() + first);
   }
-  DrawMerger<T> merger(place.queries, features, merge, options.sink.value_or(minus_infinity), total_weight);
-  for (const PositionHash& hash : hashes) {
-    const double log_weight = std::log(hash.weight);
-    run(hash, [&](Index row, const T* sums, const RunningRow<double>& mass) {
-      merger.add(row, sums, mass, hash.weight, log_weight);
-    });
-  }
-  return std::move(merger).finish(static_cast<Index>(hashes.size()));
-}
+
+ private:
+  std::span<const PositionHash> hashes_;
+  OneMask mask_;  ///< of the draw in turn
+  Head<T, S, OneMask> head_;
+  TileSweep<T, S, OneMask> sweep_;
+  DrawMerger<T> merger_;
+};
 
 }  // namespace detail
 
@@ -191,7 +210,7 @@ AttentionOutput<T> join_draws(const Placement& place, Index features, std::span<
 ///                  with absolute offsets and without sink in the options; may be called from several threads at once
 /// \throws Error where attention() does, on an empty list or a bad hash, and if the kernel's output has another shape
 /// Cost: s times the pairs inside a block, about 2 sigma keys a query and draw (half if causal, twice with importance
-/// draws). Memory: the output and one block a thread. The same bits for any number of threads.
+/// draws). Memory: the output, once more in double, and one block a thread. The same bits for any number of threads.
 template <class Q, class K, class V, class Kernel>
   requires std::invocable<Kernel&, Eigen::Map<const Matrix<typename Q::Scalar>, 0, Eigen::Stride<-1, -1>>,
                           Eigen::Map<const Matrix<typename Q::Scalar>, 0, Eigen::Stride<-1, -1>>,
@@ -211,8 +230,10 @@ template <class Q, class K, class V, class Kernel>
   const detail::Strided<const T> queries = query_view.view(), keys = key_view.view(), values = value_view.view();
   detail::check_shapes(queries, keys, values);
   const detail::Placement place = detail::place(queries.rows, keys.rows, options);
-  return detail::join_draws<T>(place, values.cols, hashes, options, merge, [&](const PositionHash& hash, auto&& store) {
-    const std::vector<detail::BlockPair> pairs = detail::block_pairs(hash, place);
+  detail::check_draws(hashes);
+  detail::DrawMerger<T> merger(queries.rows, values.cols, hashes, merge, options.sink.value_or(detail::minus_infinity));
+  for (std::size_t draw = 0; draw < hashes.size(); ++draw) {
+    const std::vector<detail::BlockPair> pairs = detail::block_pairs(hashes[draw], place);
     detail::parallel_for(static_cast<Index>(pairs.size()), options.threads, [&](Index task, int) {
       const detail::BlockPair& pair = pairs[static_cast<std::size_t>(task)];
       AttentionOptions local = options;
@@ -229,14 +250,17 @@ template <class Q, class K, class V, class Kernel>
                    "the output of the short-context kernel", part.values.rows(),
                    "one row of value_dim features and one log_sum_exp a query");
       for (Index i = 0; i < pair.queries.size(); ++i)
-        store(pair.queries.begin + i, part.values.data() + i * values.cols,
-              detail::RunningRow<double>{part.log_sum_exp[i], 1, part.log_sum_exp[i] == detail::minus_infinity});
+        merger.add(pair.queries.begin + i, part.values.data() + i * values.cols,
+                   {part.log_sum_exp[i], 1, part.log_sum_exp[i] == detail::minus_infinity}, draw);
     });
-  });
+  }
+  AttentionOutput<T> output{Matrix<T>(queries.rows, values.cols), Vector<double>(queries.rows)};
+  merger.finish(detail::strided(output.values), output.log_sum_exp.data());
+  return output;
 }
 
-/// The same with this library's own streaming kernel, one sweep over all blocks of a draw; k and v may be stored narrower,
-/// as for attention(). Memory: the output and one copy of the keys.
+/// The same with this library's own streaming kernel: a sweep a draw over each tile of queries, and keys prepared once; k and
+/// v may be stored narrower, as for attention(). Memory beyond the output: as for attention().
 template <class Q, class K, class V>
 [[nodiscard]] AttentionOutput<detail::Compute<typename Q::Scalar>> blockwise_attention(
     const Eigen::DenseBase<Q>& q, const Eigen::DenseBase<K>& k, const Eigen::DenseBase<V>& v,
@@ -250,14 +274,18 @@ template <class Q, class K, class V>
   const detail::Strided<const S> keys = key_view.view(), values = value_view.view();
   detail::check_shapes(queries, keys, values);
   const detail::Placement place = detail::place(queries.rows, keys.rows, options);
-  // Keys are prepared once for all draws.
-  std::optional<detail::PreparedKeys<T, S>> prepared;
-  return detail::join_draws<T>(place, values.cols, hashes, options, merge, [&](const PositionHash& hash, auto&& store) {
-    if (!prepared) prepared.emplace(keys, detail::reach(hashes, place), false, false, options.threads);
-    const detail::OneMask mask{hash};
-    detail::sweep_tiles(detail::Head<T, S, detail::OneMask>(queries, values, *prepared, mask, place, options),
-                        options.threads, store);
+  detail::check_draws(hashes);
+  const detail::PreparedKeys<T, S> prepared(keys, detail::reach(hashes, place), false, false, options.threads);
+  AttentionOutput<T> output{Matrix<T>(queries.rows, values.cols), Vector<double>(queries.rows)};
+  const Index tiles = (queries.rows + detail::query_tile - 1) / detail::query_tile;
+  using Sweep = detail::DrawSweep<T, S>;
+  std::vector<std::unique_ptr<Sweep>> sweeps(static_cast<std::size_t>(std::min<Index>(options.threads, tiles)));
+  detail::parallel_for(tiles, options.threads, [&](Index task, int worker) {
+    std::unique_ptr<Sweep>& sweep = sweeps[static_cast<std::size_t>(worker)];
+    if (!sweep) sweep = std::make_unique<Sweep>(queries, values, prepared, place, hashes, options, merge);
+    sweep->run((tiles - 1 - task) * detail::query_tile, output);  // under causality the last tiles cost most
   });
+  return output;
 }
 
 }  // namespace poslsh::inline POSLSH_SIMD

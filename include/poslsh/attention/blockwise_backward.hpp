@@ -25,7 +25,7 @@ double differentiate_mean(Strided<const T> queries, Strided<const S> keys, Strid
   AttentionOutput<T> part{Matrix<T>(queries.rows, values.cols), Vector<double>(queries.rows)};
   const AttentionOutput<T>& output = part;
   for (const PositionHash& hash : hashes) {
-    const OneMask mask{hash};
+    const OneMask mask{&hash};
     attend_into<T, S>(queries, keys, values, mask, place, options, strided(part.values), strided(part.log_sum_exp));
     d_sink += differentiate<T, S>(queries, keys, values,
                                   {strided(output.values), strided(output.log_sum_exp), d_values,

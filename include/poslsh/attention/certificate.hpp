@@ -73,11 +73,13 @@ void certify_rows(const Matrix<double>& q, const Matrix<double>& k, const Vector
     if (visible.back().empty()) continue;
     reach = {(std::min)(reach.begin, visible.back().begin), (std::max)(reach.end, visible.back().end)};
   }
-  Matrix<double> scores;
+  // Of one size for all tiles: a matrix that Eigen cannot resize for want of memory is freed twice.
+  Matrix<double> room(last - first, std::clamp(reach.end - reach.begin, Index{0}, tile));
   std::vector<double> exact(tile), mean(tile);
   const Matrix<double> queries = q.middleRows(first, last - first) * score_scale(options, q.cols());
   for (Index begin = reach.begin; begin < reach.end; begin += tile) {
     const Index end = (std::min)(begin + tile, reach.end);
+    Eigen::Ref<Matrix<double>, 0, Eigen::OuterStride<>> scores = room.leftCols(end - begin);
     scores.noalias() = queries * k.middleRows(begin, end - begin).transpose();
     if (options.softcap) scores = (scores.array() / *options.softcap).tanh() * *options.softcap;
     for (std::size_t r = 0; r < rows.size(); ++r) {

@@ -52,7 +52,7 @@ inline void add_columns_block(const T* weights, Index weight_stride, const T* ro
 template <class T, int Keys>
 inline void add_columns(const T* weights, Index weight_stride, const T* rows, Index row_stride, Index count, T* out,
                         Index out_stride, Index features) {
-  constexpr int W = packet_size<T>;
+  constexpr Index W = packet_size<T>;
   Index f = 0;
   for (; f + value_packets * W <= features; f += value_packets * W)
     add_columns_block<T, Keys, value_packets>(weights, weight_stride, rows + f, row_stride, count, out + f, out_stride);

@@ -101,7 +101,7 @@ class BiasRows<MeanMask, T> {
     struct Start {
       Index position;
       std::size_t hash;
-      friend auto operator<=>(const Start&, const Start&) = default;
+      friend auto operator<=>(const Start&, const Start&) = default;  // NOLINT(modernize-use-nullptr): no pointer
     };
 
     /// Decoding: a run of one query, which sees nothing ahead. The row of the query before serves until a block ends.

@@ -73,7 +73,7 @@ inline void add_values_block(const T* weights, Index weight_stride, const S* val
 template <class T, int Rows, class S>
 inline void add_values(const T* weights, Index weight_stride, const S* values, Index value_stride, Index count,
                        T* out, Index out_stride, Index features) {
-  constexpr int W = packet_size<T>;
+  constexpr Index W = packet_size<T>;
   Index f = 0;
   for (; f + value_packets * W <= features; f += value_packets * W)
     add_values_block<T, Rows, value_packets>(weights, weight_stride, values + f, value_stride, count, out + f,

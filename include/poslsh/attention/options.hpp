@@ -32,7 +32,7 @@ struct AttentionOptions {
   std::optional<double> sink = {};
   /// 0: visit every visible key. Else key tiles that provably cannot matter are left out: the skipped mass of a row
   /// stays <= tolerance x its visited row sum, so each output feature errs by at most tolerance x (max - min of that
-  /// feature over the row's visible values) and log_sum_exp by log1p(tolerance).
+  /// feature over the row's visible values, and 0 where there is a sink) and log_sum_exp by log1p(tolerance).
   double tolerance = 0;
   /// Threads to use, the caller's included. Output bits do not depend on it.
   int threads = 1;

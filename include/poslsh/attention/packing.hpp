@@ -39,7 +39,7 @@ class PackedKeys {
     if (range.empty()) return;
     first_ = range.begin / panel_keys<T>;
     const Index panels = round_up(range.end, panel_keys<T>) / panel_keys<T> - first_;
-    data_ = Buffer<S>(panels * panel_size());
+    data_ = Buffer<S>(places(panels * panel_keys<T>));
     constexpr Index chunk = 16;
     parallel_for((panels + chunk - 1) / chunk, threads, [&](Index task, int) {
       Scratch scratch;
@@ -57,7 +57,7 @@ class PackedKeys {
     if constexpr (std::is_same_v<S, T>) {
       return panel(key);
     } else {
-      wide.require(panel_size());
+      wide.require(places(panel_keys<T>));
       read_row(panel(key), 1, panel_size(), wide.data());
       return wide.data();
     }
@@ -66,12 +66,14 @@ class PackedKeys {
 
   /// Room for at least `keys` rows, of which the first `kept` keep what they hold.
   void reserve(Index keys, Index kept) {
-    const Index size = round_up(keys, panel_keys<T>) * depth_;
+    const Index size = places(keys);
     if (size <= data_.size()) return;
     Buffer<S> larger(size);
     std::copy_n(data_.data(), round_up(kept, panel_keys<T>) * depth_, larger.data());
     data_ = std::move(larger);
   }
+  /// Zeros in the panels of the first `keys` rows.
+  void clear(Index keys) { std::fill_n(data_.data(), round_up(keys, panel_keys<T>) * depth_, S(0)); }
   /// Writes key rows [first, first + keys.rows), for which there must be room; panels must be written from their first
   /// key on.
   template <class From>
@@ -106,6 +108,8 @@ class PackedKeys {
     Buffer<T> rows, panel;
   };
   [[nodiscard]] Index panel_size() const { return panel_keys<T> * depth_; }
+  /// Room for so many keys; of one feature where they have none, for places in a panel are counted then too.
+  [[nodiscard]] Index places(Index keys) const { return round_up(keys, panel_keys<T>) * (std::max)(depth_, Index{1}); }
 
   /// Packs key rows from `begin` on into a panel.
   template <class From>

@@ -25,7 +25,7 @@ class QueryTile {
     count_ = count;
     depth_ = queries.cols;
     features_ = round_up(value_dim, packet_size<T>);
-    const Index room = (std::min)(query_tile, round_up(count, score_rows * value_rows));
+    const Index room = (std::min)(query_tile, round_up(count, Index{score_rows} * value_rows));
     queries_.require(room * std::max<Index>(depth_, 1));
     scores_.require(room * key_tile<T>);
     out_.require(room * std::max<Index>(features_, 1));
@@ -106,7 +106,7 @@ class QueryTile {
   void score_block(const PackedKeys<T, S>& keys, Index first, double softcap, const T* const* log_weights) {
     const KeyRange seen = hull(first, Rows);
     if (seen.empty()) return;
-    constexpr int W = packet_size<T>;
+    constexpr Index W = packet_size<T>;
     done_ = {round_down(seen.begin, W), round_up(seen.end, W)};
     visited_pairs_ += done_.size() * std::min<Index>(Rows, count_ - first);
     const bool fused = log_weights != nullptr && softcap == 0;

@@ -18,7 +18,7 @@
 /// All keys beyond a group, on one side, are left out at once by the same argument with the largest norm among them and
 /// the sum of the weights of all offsets from there on. Of two sides, the first may use half of the tolerance. From skipped mass e = tolerance x visited mass follows: the log-
 /// sum-exp rises by at most log1p(tolerance), and the output moves by the share e / (1 + e) of the distance between two
-/// means of visible values, hence by at most tolerance (max - min).
+/// means of visible values, hence by at most tolerance (max - min). A sink is a visible value of 0 there.
 
 #include "poslsh/attention/bias.hpp"
 #include "poslsh/attention/key_groups.hpp"
@@ -91,7 +91,7 @@ class SkipTest {
     T worst = -infinity;
     for (Index r = 0; r < count_; ++r) {
       const T score = dot(queries_ + r * depth_, centre) + eased(norms_[r] * spread.norm, gain);
-      if (!take(worst, (std::min)(cap_, score) - budgets_[r], score)) return false;
+      if (!take(worst, capped(score) - budgets_[r], score)) return false;
     }
     // A weight that falls with the distance on each side is largest at the ends of a range or nearest to 0.
     const Index low = begin - (first_ + count_ - 1), high = end - 1 - first_;
@@ -134,6 +134,12 @@ class SkipTest {
   /// The bound of a mean over a group, from that of each of its scores; see KeyBound.
   [[nodiscard]] static T eased(T score, T gain) {
     return (std::min)(score, (std::max)(score, static_cast<T>(moment_floor)) - gain);
+  }
+
+  /// What a cap makes of a bound on scores: it lowers those above 0 and lifts those below.
+  [[nodiscard]] T capped(T score) const {
+    if (score >= 0 || !(cap_ < infinity)) return (std::min)(cap_, score);
+    return cap_ * std::tanh(score / cap_) * (1 - 8 * std::numeric_limits<T>::epsilon());
   }
 
   /// worst = max(worst, excess), unless the bound is not finite: then nothing is known, and false.

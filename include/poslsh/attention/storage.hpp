@@ -35,9 +35,9 @@ template <class S, class Bits, class Floats>
 #if defined(__GNUC__) || defined(__clang__)
 template <int W>
 struct WideningVectors {
-  typedef std::uint16_t Narrow __attribute__((vector_size(W * 2)));
-  typedef std::uint32_t Bits __attribute__((vector_size(W * 4)));
-  typedef float Floats __attribute__((vector_size(W * 4)));
+  using Narrow [[gnu::vector_size(W * 2)]] = std::uint16_t;
+  using Bits [[gnu::vector_size(W * 4)]] = std::uint32_t;
+  using Floats [[gnu::vector_size(W * 4)]] = float;
 };
 #endif
 

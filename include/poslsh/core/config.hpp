@@ -4,7 +4,7 @@
 /// \file
 /// Version, the floors this library stands on, and how it reports bad input.
 
-#include <Eigen/Core>
+#include <Eigen/Core>  // IWYU pragma: export
 #include <charconv>
 #include <cstdlib>
 #include <stdexcept>
@@ -100,7 +100,7 @@ std::string describe(const V& value) {
   } else {
     char text[64];
     const std::to_chars_result end = std::to_chars(text, text + sizeof text, value);
-    return std::string(text, end.ptr);
+    return {text, end.ptr};
   }
 }
 

@@ -5,7 +5,8 @@
 /// Logarithm and exponential with the same bits on every platform and compiler.
 ///
 /// The draws rest on them. The C library's differ between versions in the last bit, and a compiler may or may not
-/// contract a*b+c; here every such pair is written as std::fma, which is correctly rounded everywhere.
+/// contract a*b+c, across functions too; here every such pair is written as std::fma, which is correctly rounded
+/// everywhere, or its product goes through rounded().
 /// Errors stay within 1 unit in the last place for the exponential, 3 for the logarithms, 10 for x - log(1 + x).
 
 #include "poslsh/core/config.hpp"
@@ -20,6 +21,9 @@ namespace poslsh::inline POSLSH_SIMD::detail {
 inline constexpr double ln2_high = 0x1.62e42fefa38p-1;     // ln 2 to 42 bits: n * ln2_high is exact for |n| < 2^11
 inline constexpr double ln2_low = 0x1.ef35793c7673p-45;    // ln 2 - ln2_high
 inline constexpr double inverse_ln2 = 0x1.71547652b82fep0;
+
+/// A product that a sum may follow: whether or not this sum is fused with it, it is rounded, and the next cannot be.
+inline double rounded(double product) { return product + 0.0; }
 
 /// sum_k z^k / (2k + 3) for 0 <= z <= 0.0296: with s = f / (2 + f), z = s^2, log(1 + f) = 2 s + 2 s z * this.
 inline double log_series(double z) {
@@ -51,15 +55,17 @@ inline double portable_log(double x) {
 
 /// log(1 + x) with full relative accuracy around 0.
 inline double portable_log1p(double x) {
+  x = rounded(x);
   return x >= -0.29 && x <= 0.41 ? log_near_one(x) : portable_log(1 + x);
 }
 
 /// x - log(1 + x) for x >= 0, with full relative accuracy around 0, where it is x^2/2.
 inline double portable_x_minus_log1p(double x) {
+  x = rounded(x);
   if (x > 0.41) return x - portable_log(1 + x);
   const double s = x / (2 + x);  // x - 2 s = x s, so nothing cancels
   const double z = s * s;
-  return s * std::fma(-2 * z, log_series(z), x);
+  return rounded(s * std::fma(-2 * z, log_series(z), x));
 }
 
 /// exp(x).

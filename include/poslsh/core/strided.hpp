@@ -56,6 +56,8 @@ inline constexpr bool has_memory = (Eigen::internal::traits<Derived>::Flags & Ei
 template <class Derived>
 [[nodiscard]] auto strided(Derived& matrix) {
   using T = std::remove_reference_t<decltype(*matrix.data())>;
+  // One without values may lie nowhere: no row may be away from there.
+  if (matrix.size() == 0) return Strided<T>{matrix.data(), matrix.rows(), matrix.cols(), 0, 1};
   return Strided<T>{matrix.data(), matrix.rows(), matrix.cols(), matrix.rowStride(), matrix.colStride()};
 }
 

@@ -4,8 +4,9 @@
 /// \file
 /// Indices, matrices and ranges of positions.
 
-#include "poslsh/core/config.hpp"
+#include "poslsh/core/config.hpp"  // IWYU pragma: export
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 

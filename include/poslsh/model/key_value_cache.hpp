@@ -37,11 +37,17 @@ class KeyValueCache {
   void reserve(Index more) {
     if (end_ + more <= capacity_) return;
     const Index capacity = round_up((std::max)(end_ + more, 2 * tokens()), key_tile<T>);
+    const Index kept = (std::min)(end_, capacity_);
     Buffer<S> values(capacity * (std::max)(value_dim_, Index{1}));
     Buffer<double> notes(noted_ ? capacity : 0);
-    keys_.packed.reserve(capacity, end_);
-    std::copy_n(values_.data(), end_ * value_dim_, values.data());
-    std::copy_n(notes_.data(), noted_ ? end_ : 0, notes.data());
+    keys_.packed.reserve(capacity, kept);
+    std::copy_n(values_.data(), kept * value_dim_, values.data());
+    std::copy_n(notes_.data(), noted_ ? kept : 0, notes.data());
+    if (kept < end_) {  // rows that were skipped before there was room
+      keys_.packed.clear(end_);
+      std::fill_n(values.data(), end_ * value_dim_, S(0));
+      std::fill_n(notes.data(), noted_ ? end_ : 0, 0.0);
+    }
     values_ = std::move(values);
     notes_ = std::move(notes);
     capacity_ = capacity;
@@ -76,13 +82,10 @@ class KeyValueCache {
     position_ += rows;
   }
 
-  /// For an empty cache that is restored: row 0 stands at this position, and so many rows have been dropped already.
+  /// For an empty cache that is restored: row 0 stands at this position, and so many rows have been dropped already. They
+  /// take no memory until there are others.
   void skip(Index rows, Index position) {
-    reserve(rows);
-    const Matrix<S> zero = Matrix<S>::Zero(1, (std::max)(keys_.packed.depth(), value_dim_));
-    append(Strided<const S>{zero.data(), rows, keys_.packed.depth(), 0, 1},
-           Strided<const S>{zero.data(), rows, value_dim_, 0, 1});
-    first_ = rows;
+    first_ = end_ = rows;
     position_ = position;
   }
 

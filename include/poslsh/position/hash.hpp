@@ -144,7 +144,7 @@ template <DistanceKernel K>
     }
     const double offset = random_uniform(seed, stream, counter + 1);
     for (Index c = 0; c < shifts; ++c) {
-      hash.shift = hash.width * ((static_cast<double>(c) + offset) / static_cast<double>(shifts));
+      hash.shift = detail::rounded(hash.width * ((static_cast<double>(c) + offset) / static_cast<double>(shifts)));
       if (!(hash.shift < hash.width)) hash.shift = 0;  // rounded up to the whole width: the same bins
       // Nor do they change here, where positions around 0 would drown in the shift.
       if (hash.shift > 0x1p52 && hash.shift > hash.width / 2) hash.shift -= hash.width;

@@ -83,7 +83,7 @@ struct LaplaceKernel {
   /// (1 + w / sigma) exp(-w / sigma).
   [[nodiscard]] double width_tail(double width) const {
     const double x = width / checked();
-    return x < 745 ? (1 + x) * detail::portable_exp(-x) : 0;
+    return x < 745 ? detail::rounded((1 + x) * detail::portable_exp(-x)) : 0;
   }
 
   /// sigma times the x that solves x - log(1 + x) = -log(1 - p).
@@ -125,6 +125,7 @@ struct PowerKernel {
   [[nodiscard]] double log_tail_sum(double distance) const {
     const double x = scaled(distance);
     if (!(exponent > 1)) return std::numeric_limits<double>::infinity();
+    if (!(x < std::numeric_limits<double>::infinity())) return -x;
     return log_value(distance) + std::log1p((1 + x) / (scale * (exponent - 1)));
   }
 
@@ -136,7 +137,9 @@ struct PowerKernel {
   }
 
   /// (1 + c w)^(-p - 1) (1 + (p + 1) c w).
-  [[nodiscard]] double width_tail(double width) const { return (*this)(width) * (1 + exponent * share(width)); }
+  [[nodiscard]] double width_tail(double width) const {
+    return detail::rounded((*this)(width) * (1 + detail::rounded(exponent * share(width))));
+  }
 
   /// The width whose L = log(1 + c w) solves p L - log(1 + p (1 - exp(-L))) = -log(1 - probability).
   /// \throws Error unless 0 <= probability <= 1
@@ -150,7 +153,8 @@ struct PowerKernel {
     // root. Newton's steps come down to it without overshooting.
     double log = y / p + std::sqrt(2 * y) / (std::max)(p, std::sqrt(p));
     if (!(log < std::numeric_limits<double>::infinity())) return log;
-    for (int step = 0; step < 8; ++step) {
+    // Below the normal numbers, where p is huge, the bound itself has to do.
+    for (int step = 0; step < 8 && log >= (std::numeric_limits<double>::min)(); ++step) {
       const Exponential e(log);
       const double pv = std::fma(p, e.complement, 0.0);
       // F = (p v - log(1 + p v)) + p (exp(-L) - 1 + L): both terms are positive.

@@ -41,6 +41,11 @@ inline void check_failure(double failure) {
   POSLSH_CHECK(failure > 0 && failure < 1, "failure", failure, "inside (0, 1)");
 }
 
+/// error / (mean + error / 3) for error and mean >= 0, not both 0, of any size: neither sum nor quotient overflows.
+[[nodiscard]] inline double bernstein_ratio(double error, double mean) {
+  return error < mean ? error / mean / (1 + error / mean / 3) : 1 / (mean / error + 1.0 / 3);
+}
+
 /// The least s in [1, 2^52] with enough(s), which must stay true once it is; what is wanted needs more: an Error.
 template <class Enough>
 [[nodiscard]] Index least_samples(double error, Enough&& enough) {
@@ -168,8 +173,8 @@ template <DistanceKernel K>
   detail::check_bound_arguments(n, samples, error);
   POSLSH_CHECK(draw_norm > 0 && std::isfinite(draw_norm), "draw_norm", draw_norm, "positive and finite");
   POSLSH_CHECK(mean_norm > 0 && std::isfinite(mean_norm), "mean_norm", mean_norm, "positive and finite");
-  const double exponent = static_cast<double>(samples) * (error / draw_norm) * (error / (mean_norm + error / 3)) / 2;
-  return static_cast<double>(n) * std::exp(-exponent);
+  const double rate = static_cast<double>(samples) * detail::bernstein_ratio(error, mean_norm);
+  return static_cast<double>(n) * std::exp(-rate * (error / draw_norm) / 2);
 }
 
 /// A bound of weight x positions in a block for importance draws of LaplaceKernel with stretch b. A width w has weight
@@ -204,7 +209,8 @@ template <DistanceKernel K>
   POSLSH_CHECK(mean >= 0 && mean <= 1, "mean", mean, "between 0 and 1");
   POSLSH_CHECK(max_weight > 0 && std::isfinite(max_weight), "max_weight", max_weight, "positive and finite");
   if (error == 0) return 2;
-  return 2 * std::exp(-static_cast<double>(samples) * (error / max_weight) * (error / (mean + error / 3)) / 2);
+  const double rate = static_cast<double>(samples) * detail::bernstein_ratio(error, mean);
+  return 2 * std::exp(-rate * (error / max_weight) / 2);
 }
 
 /// n (n + 1) exp(-s e^2 / (2 W (1 + e / 3))): bounds P[max_ij |Mt - L*|(i, j) >= e] for weights up to W, the diagonal

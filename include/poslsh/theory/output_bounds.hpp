@@ -30,9 +30,9 @@ namespace poslsh::inline POSLSH_SIMD::theory {
 /// \param kernel     of exact attention
 /// \param query      position of the query
 /// \param first_key  position of the first key it sees; scores[t] belongs to key first_key + t
-/// \param scores     after scale and cap, before the bias, of any size: all is done in logarithms
+/// \param scores     after scale and cap, before the bias, of any size, -inf included: all is done in logarithms
 /// \param largest_value  v >= max_j |v_j|_inf over those keys
-/// \returns 0 without keys; infinity where sum L* A underflows beside sum Mt A. The outputs differ by at most 2 v in
+/// \returns 0 without keys or values; infinity where sum L* A underflows beside sum Mt A. The outputs differ by at most 2 v in
 /// any case: a larger bound says nothing
 /// \throws Error unless largest_value >= 0. Cost O(s keys).
 template <DistanceKernel K>
@@ -43,6 +43,7 @@ template <DistanceKernel K>
   double largest_score = lowest;
   for (const double score : scores)
     if (!(score <= largest_score)) largest_score = score;
+  if (largest_score == lowest || largest_value == 0) return 0;
   struct Pair {
     double exact, either, gap;  ///< log of L* A and of max(L*, Mt) A, | log L* - log Mt |
   };
@@ -53,19 +54,18 @@ template <DistanceKernel K>
     const Index key = first_key + static_cast<Index>(t);
     const double exact = detail::log_value(kernel, std::abs(static_cast<double>(key - query)));
     const double mean = mask.log_weight(query, key);
-    if (exact == lowest && mean == lowest) continue;
     // Relative to the largest score first: beside one of 1e30, differences of weights would be lost.
-    const double score = scores[t] - largest_score;
-    pairs.push_back({score + exact, score + (std::max)(exact, mean), std::abs(exact - mean)});
-    largest = (std::max)(largest, pairs.back().either);
+    const double score = scores[t] - largest_score, either = score + (std::max)(exact, mean);
+    if (either == lowest) continue;
+    pairs.push_back({score + exact, either, std::abs(exact - mean)});
+    largest = (std::max)(largest, either);
   }
-  if (pairs.empty()) return 0;
   double difference = 0, whole = 0;
   for (const Pair& pair : pairs) {
     difference += std::exp(pair.either - largest) * -std::expm1(-pair.gap);
     whole += std::exp(pair.exact - largest);
   }
-  return 2 * largest_value * (difference / whole);
+  return difference > 0 ? largest_value * (2 * (difference / whole)) : difference;
 }
 
 /// What |T*_i - Tt_i|_inf / max_j |v_j|_inf exceeds with probability at most `failure` over the draws, for all rows of
@@ -99,19 +99,22 @@ template <DistanceKernel K>
   detail::check_failure(failure);
   if (n == 1) return 0;
   const double count = static_cast<double>(n), s = static_cast<double>(samples);
-  const double tau = std::log(2 * count * (count - 1) / failure);
+  const double tau = std::log(2 * count * (count - 1)) - std::log(failure);
   const double a = std::sqrt(2 * tau / s), b = 2 * tau / (3 * s);
   // s (1 + x) exp(-x) = failure / 2 at x = T / sigma: Newton's steps as in LaplaceKernel's quantile.
-  const double y = std::log(2 * s / failure);
+  const double y = std::log(2 * s) - std::log(failure);
   double x = std::sqrt(2 * y) + y;
   for (int step = 0; step < 8; ++step) x -= (detail::portable_x_minus_log1p(x) - y) * (1 + x) / x;
   const double reach = (std::min)(sigma * x, count - 1);
 
-  const double side = 1 / std::expm1(1 / sigma), whole = 1 + 2 * side;
-  const double near = 2 * a / std::expm1(1 / (2 * sigma)) / whole;
-  const double middle = 2 * b * reach / (1 - 2 * side * std::expm1(-reach / sigma));
-  const double far = reach < count - 1 ? -2 * std::exp(-reach / sigma) / std::expm1(-1 / sigma) / whole : 0;
-  return 2 * std::exp(2 * score_bound) * (near + middle + far);
+  // With r = exp(-1 / sigma), S = r / (1 - r): no sum overflows, however large sigma is.
+  const double root = std::exp(-1 / (2 * sigma)), r = std::exp(-1 / sigma);
+  const double near = 2 * a * (root + r) / (1 + r);
+  const double middle = 2 * b * reach / (1 + 2 * r * (std::expm1(-reach / sigma) / std::expm1(-1 / sigma)));
+  const double far = reach < count - 1 ? 2 * std::exp(-reach / sigma) / (1 + r) : 0;
+  // What underflows to 0 would not be a bound.
+  const double rho = (std::max)(near + middle + far, (std::numeric_limits<double>::min)());
+  return 2 * std::exp(2 * score_bound) * rho;
 }
 
 /// The least s with uniform_output_error_bound(sigma, n, s, score_bound, failure) <= error: so many independent draws

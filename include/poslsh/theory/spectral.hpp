@@ -43,7 +43,7 @@ template <class Apply>
   const Index n = start.size();
   Eigen::MatrixXd basis(n, steps), projection = Eigen::MatrixXd::Zero(steps, steps);
   basis.col(0) = start.normalized();
-  Eigen::VectorXd next(n), overlap;
+  Eigen::VectorXd next(n);
   double rest = 0, size = 0;
   Index used = 0;
   while (used < steps) {
@@ -51,7 +51,7 @@ template <class Apply>
     apply(known.col(used).data(), next.data());
     size = (std::max)(size, next.norm());
     for (int pass = 0; pass < 2; ++pass) {
-      overlap = known.transpose() * next;
+      const Eigen::VectorXd overlap = known.transpose() * next;  // new: Eigen frees twice what it cannot resize
       next -= known * overlap;
       projection(used, used) += overlap[used];
     }
