@@ -31,6 +31,7 @@ int run(const compare::Options& options) {
   if (!options.csv.empty()) compare::write_csv(measurements, activations, options);
   if (!options.plot.empty() && !compare::draw_plot(measurements, options))
     std::fprintf(stderr, "compare: no picture: gnuplot is not installed\n");
+  poslsh_examples::finish_printing();
   return 0;
 }
 

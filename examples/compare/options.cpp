@@ -13,6 +13,7 @@ namespace compare {
 namespace {
 
 using poslsh_examples::between;
+using poslsh_examples::whole;
 
 template <class Names, class Project>
 std::vector<std::string> names_of(const Names& all, Project name) {
@@ -48,8 +49,7 @@ void check(const Options& options) {
 std::optional<Options> parse_options(int argc, char** argv) {
   Options options;
   std::vector<std::string> methods = names_of(all_methods, &MethodName::name), samplings{"importance"};
-  constexpr double million = 1e6;
-  const CLI::Validator count = between(1, million, "a number from 1 to 1000000");
+  const CLI::Validator count = whole<Index>(1, 1000000, "a number from 1 to 1000000");
   const CLI::Validator positive = between(std::numeric_limits<double>::denorm_min(),
                                           std::numeric_limits<double>::max(), "a positive finite number");
 
@@ -62,11 +62,11 @@ std::optional<Options> parse_options(int argc, char** argv) {
                                       "[query, key, value] x heads x tokens x features");
   CLI::Option* tokens =
       app.add_option("--tokens", options.tokens, "Instead: so many tokens of unit normal data")
-          ->check(between(1, 1 << 24, "a number from 1 to 16777216"));
+          ->transform(whole<Index>(1, 1 << 24, "a number from 1 to 16777216"));
   for (CLI::Option* shape :
        {app.add_option("--head-dim", options.head_dim, "Features a head of generated data, default 64"),
         app.add_option("--heads", options.heads, "Heads of generated data, default 8")})
-    shape->check(between(1, 65536, "a number from 1 to 65536"))->needs(tokens);
+    shape->transform(whole<Index>(1, 65536, "a number from 1 to 65536"))->needs(tokens);
   tokens->excludes(input);
   CLI::Option* slopes =
       app.add_option("--slopes", options.slopes, "ALiBi slopes, one a head; default: the paper's");
@@ -81,17 +81,17 @@ std::optional<Options> parse_options(int argc, char** argv) {
       ->check(CLI::IsMember(names_of(all_methods, &MethodName::name)).description(""));
   app.add_option("--samples", options.samples, "Numbers of draws, default 16,32,64,128,256")
       ->delimiter(',')
-      ->check(count);
+      ->transform(count);
   app.add_option("--sampling", samplings, "independent, stratified, importance (the default), mixture")
       ->delimiter(',')
       ->check(CLI::IsMember({"independent", "stratified", "importance", "mixture"}).description(""));
   app.add_option("--seed", options.seed, "First seed of the draws and of generated data, default 1")
-      ->check(poslsh_examples::a_seed());
-  app.add_option("--seeds", options.seeds, "Errors are means over so many seeds, default 1")->check(count);
+      ->transform(poslsh_examples::a_seed());
+  app.add_option("--seeds", options.seeds, "Errors are means over so many seeds, default 1")->transform(count);
   app.add_option("--repeat", options.repeat, "Times are medians over so many runs a seed, default 3")
-      ->check(count);
+      ->transform(count);
   app.add_option("--threads", options.threads, "Threads, default 1")
-      ->check(between(1, 1024, "a number from 1 to 1024"));
+      ->transform(whole<Index>(1, 1024, "a number from 1 to 1024"));
   app.add_flag("--per-head", options.per_head, "Print a table for each head too (the CSV always has them)");
   app.add_option("--csv", options.csv, "Write all results to this file");
   app.add_option("--plot", options.plot, "Draw error against draws into this .png or .svg file, by gnuplot");

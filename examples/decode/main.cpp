@@ -28,6 +28,7 @@ int run(const decode::Options& options) {
   if (!options.csv.empty()) decode::write_csv(runs, options);
   if (!options.plot.empty() && !decode::draw_plot(runs, options))
     std::fprintf(stderr, "decode: no picture: gnuplot is not installed\n");
+  poslsh_examples::finish_printing();
   return 0;
 }
 

@@ -35,6 +35,7 @@ std::string method_help() {
 
 std::optional<Options> parse_options(int argc, char** argv) {
   using poslsh_examples::between;
+  using poslsh_examples::whole;
   Options options;
   std::vector<std::string> methods, method_names;
   for (const MethodName& method : all_methods) method_names.emplace_back(method.name);
@@ -48,13 +49,13 @@ std::optional<Options> parse_options(int argc, char** argv) {
       "decode");
   app.add_option("--methods", methods, method_help())->delimiter(',')->check(one_of(method_names));
   app.add_option("--tokens", options.tokens, "Tokens of the stream, default 1000000")
-      ->check(between(1, 1e12, "a number from 1 to 1e12"));
+      ->transform(whole<Index>(1, 1000000000000, "a number from 1 to 1e12"));
   app.add_option("--heads", options.heads, "Heads, with the standard slopes, default 8")
-      ->check(between(1, 1024, "a number from 1 to 1024"));
+      ->transform(whole<Index>(1, 1024, "a number from 1 to 1024"));
   app.add_option("--head-dim", options.head_dim, "Features a head, default 64")
-      ->check(between(1, 65536, "a number from 1 to 65536"));
+      ->transform(whole<Index>(1, 65536, "a number from 1 to 65536"));
   app.add_option("--samples", options.samples, "Draws of the mean masks, default 32")
-      ->check(between(1, 1e6, "a number from 1 to 1000000"));
+      ->transform(whole<Index>(1, 1000000, "a number from 1 to 1000000"));
   app.add_option("--sampling", sampling, "independent, stratified, importance (the default), mixture")
       ->check(one_of(std::array{"independent", "stratified", "importance", "mixture"}));
   app.add_option("--tolerance", options.tolerance, "Of bounded, default 2^-24")
@@ -65,12 +66,12 @@ std::optional<Options> parse_options(int argc, char** argv) {
   app.add_option("--full-seconds", options.full_seconds, "full ends when its steps have taken so long, default 120")
       ->check(between(0, 1e9, "a number from 0 to 1e9"));
   app.add_option("--full-mib", options.full_mib, "full ends when its cache takes so many MiB, default 4096")
-      ->check(between(1, 1 << 24, "a number from 1 to 16777216"));
+      ->transform(whole<Index>(1, 1 << 24, "a number from 1 to 16777216"));
   app.add_option("--storage", options.storage, "Of the caches: float (the default), half, bfloat16")
       ->check(one_of(std::array{"float", "half", "bfloat16"}));
-  app.add_option("--seed", options.seed, "Of the draws and of the data, default 1")->check(poslsh_examples::a_seed());
+  app.add_option("--seed", options.seed, "Of the draws and of the data, default 1")->transform(poslsh_examples::a_seed());
   app.add_option("--threads", options.threads, "Threads, default 1")
-      ->check(between(1, 1024, "a number from 1 to 1024"));
+      ->transform(whole<Index>(1, 1024, "a number from 1 to 1024"));
   app.add_option("--csv", options.csv, "Write all results to this file");
   app.add_option("--plot", options.plot, "Draw them into this .png or .svg file, by gnuplot");
   try {

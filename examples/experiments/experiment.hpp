@@ -80,7 +80,9 @@ bool parse(int argc, char** argv, const std::string& description, CommonOptions&
 template <class Run>
 int guarded(const char* name, Run&& run) {
   try {
-    return run();
+    const int code = run();
+    poslsh_examples::finish_printing();
+    return code;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s: %s\n", name, error.what());
     return 2;
@@ -129,7 +131,7 @@ inline double mean(const std::vector<double>& values) {
 /// The value that the given part of all values does not exceed.
 inline double quantile(std::vector<double> values, double part) {
   std::sort(values.begin(), values.end());
-  const auto rank = static_cast<std::size_t>(part * static_cast<double>(values.size() - 1) + 0.5);
+  const auto rank = static_cast<std::size_t>(std::lround(part * static_cast<double>(values.size() - 1)));
   return values[rank];
 }
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -94,6 +95,12 @@ inline void check_outputs(const std::vector<std::filesystem::path>& outputs,
     if (take(output)) throw FileError(output, "is named twice; what is written needs a file of its own");
   for (const std::filesystem::path& output : outputs)
     if (!output.empty()) check_writable(output);
+}
+
+/// To be called when all has been printed: what waits in the buffer of stdout goes out.
+/// \throws FileError if something that was printed got lost, as on a full disk
+inline void finish_printing() {
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) throw FileError("standard output", "cannot be written");
 }
 
 }  // namespace poslsh_examples

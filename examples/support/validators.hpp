@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <cstdint>
+#include <limits>
 #include <string>
 
 namespace poslsh_examples {
@@ -23,18 +24,26 @@ inline CLI::Validator between(double low, double high, const std::string& requir
       "");
 }
 
-/// The text is an unsigned number of 64 bits: the conversion would take a sign, or too many digits.
-inline CLI::Validator a_seed() {
+/// The text is a whole number between the bounds, in decimal digits; for Option::transform, as it becomes the text that the
+/// conversion takes for that number: of 010 it would make 8.
+template <class V>
+CLI::Validator whole(V low, V high, const std::string& requirement) {
   return CLI::Validator(
-      [](const std::string& text) {
-        std::uint64_t value = 0;
+      [=](std::string& text) {
+        V value{};
         const char* const end = text.data() + text.size();
         const std::from_chars_result read = std::from_chars(text.data(), end, value);
-        return read.ec == std::errc() && read.ptr == end
-                   ? ""
-                   : "'" + text + "' is not a number from 0 to 2^64 - 1";
+        if (read.ec != std::errc() || read.ptr != end || value < low || value > high)
+          return "'" + text + "' is not " + requirement;
+        text = std::to_string(value);
+        return std::string();
       },
       "");
+}
+
+/// Any unsigned number of 64 bits.
+inline CLI::Validator a_seed() {
+  return whole<std::uint64_t>(0, std::numeric_limits<std::uint64_t>::max(), "a number from 0 to 2^64 - 1");
 }
 
 }  // namespace poslsh_examples

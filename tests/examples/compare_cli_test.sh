@@ -121,9 +121,9 @@ for value in 0 -1 1.5 x '' nan 1000001 99999999999999999999 1,0; do
   refuse '--samples' "${small[@]}" --samples "$value"
 done
 for flag in tokens head-dim heads threads repeat seeds; do
-  for value in 0 -1 x 99999999999999999999; do refuse "--$flag" --tokens 8 --"$flag" "$value"; done
+  for value in 0 -1 x 0x4 99999999999999999999; do refuse "--$flag" --tokens 8 --"$flag" "$value"; done
 done
-for value in -1 x 1.5 18446744073709551616; do refuse '--seed' "${small[@]}" --seed "$value"; done
+for value in -1 x 1.5 0x4 18446744073709551616; do refuse '--seed' "${small[@]}" --seed "$value"; done
 for flag in sigma slopes; do
   for value in 0 -16 x nan inf 1e999 16,-1; do refuse "--$flag" "${small[@]}" --"$flag" "$value"; done
   refuse 'inverse overflows' "${small[@]}" --"$flag" 1e-320
@@ -144,7 +144,7 @@ do
   grep -q -- "--$flag" out || fail "--help does not name --$flag"
 done
 
-run=(--sigma 4,16 --samples 2,8 --sampling independent,importance --seeds 3 --repeat 1 --causal)
+run=(--sigma "4,16" --samples "2,8" --sampling "independent,importance" --seeds 3 --repeat 1 --causal)
 accept --tokens 64 --head-dim 5 --heads 3 "${run[@]}" --csv first.csv --save saved.npy
 grep -q 'all heads, sigma 16' out || fail "no table for sigma 16"
 # 3 methods without draws, 3 with 2 x 2 each; 3 heads and all of them; 2 sigmas; a heading.
@@ -162,6 +162,9 @@ awk -F, '
   END { exit bad }' first.csv || fail "first.csv"
 
 accept --tokens 1 --head-dim 1 --heads 1 --samples 1
+# A number is decimal, with or without zeros in front.
+accept --tokens 010 --head-dim 03 --heads 02 --samples 09 --seed 010
+grep -q '2 heads x 10 tokens x 3 features' out || fail "--tokens 010 is not 10 tokens"
 accept --tokens 1100 --head-dim 5 --heads 1 --sigma 16 --samples 8 --repeat 1 # many key tiles before and after a query
 accept --tokens 64 --head-dim 5 --per-head --heads 2
 [[ $(grep -c '^head [01]' out) -eq 2 ]] || fail "--per-head prints no table for each head"

@@ -13,9 +13,9 @@ refuse '--sampling' --sampling magic
 refuse '--storage' --storage int8
 refuse 'ends neither in .png nor in .svg' --plot picture.jpg
 for flag in tokens heads head-dim samples threads full-mib; do
-  for value in 0 -1 x 1.5 99999999999999999999; do refuse "--$flag" --"$flag" "$value"; done
+  for value in 0 -1 x 1.5 0x4 99999999999999999999; do refuse "--$flag" --"$flag" "$value"; done
 done
-for value in -1 x 1.5 18446744073709551616; do refuse '--seed' --seed "$value"; done
+for value in -1 x 1.5 0x4 18446744073709551616; do refuse '--seed' --seed "$value"; done
 for value in 0 -1 x nan 2; do refuse '--tolerance' --tolerance "$value"; done
 for value in 0 -1 x nan inf; do refuse '--max-query-norm' --max-query-norm "$value"; done
 for value in -1 x nan; do refuse '--full-seconds' --full-seconds "$value"; done
@@ -57,6 +57,11 @@ accept "${small[@]}" --full-seconds 0 --methods full
 accept "${small[@]}" --methods mean_mask --csv alone.csv
 awk -F, 'NR > 1 && $11 != "" { exit 1 }' alone.csv || fail "an error against nothing"
 accept --tokens 1 --heads 1 --head-dim 1 --samples 1 --max-query-norm 1e-9
+
+# A number is decimal, with or without zeros in front.
+accept --tokens 100 --heads 4 --head-dim 8 --samples 8 --seed 10 --csv plain.csv
+accept --tokens 0100 --heads 04 --head-dim 08 --samples 08 --seed 010 --csv zeros.csv
+diff <(numbers plain.csv) <(numbers zeros.csv) || fail "zeros in front change a number"
 
 # Caches of 16 bits take half the bytes.
 accept "${small[@]}" --methods mean_mask --storage bfloat16 --csv bfloat16.csv

@@ -25,6 +25,7 @@ run() {
   local task=$1 prefix='' seed scheme
   shift
   [[ $task == transfer ]] && prefix=alibi-to-
+  # shellcheck disable=SC2016  # the arguments of the inner bash
   for seed in 1 2 3; do
     for scheme; do
       [[ -e $folder/$prefix$scheme-$seed.csv ]] || echo "$scheme $seed"

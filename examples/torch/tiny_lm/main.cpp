@@ -146,6 +146,7 @@ int run(const Options& options) {
   if (options.task == Task::report) {
     poslsh_examples::check_outputs({options.csv, options.table, options.plot});
     report(read_results(options.folder), options);
+    poslsh_examples::finish_printing();
     return 0;
   }
   const Text text(options.text);
@@ -156,6 +157,7 @@ int run(const Options& options) {
     case Task::write_layer: write_layer(text, options); break;
     case Task::report: break;
   }
+  poslsh_examples::finish_printing();
   return 0;
 }
 
