@@ -292,7 +292,9 @@ TEMPLATE_TEST_CASE("case: sink", "", float, double) {
   REQUIRE(deep.values.allFinite());
   REQUIRE(deep.log_sum_exp[1] == Approx(100));
   require_rows(deep, {{}, {}}, 1);
-  const auto no_keys = zero_score<TestType>(3, 0, {ln2}, {.sink = 1.5});
+  const auto no_keys = attention(Matrix<TestType>::Ones(3, 2), Matrix<TestType>(0, 2), Matrix<TestType>(0, 5), AlibiBias{ln2},
+                                 {.sink = 1.5});
+  REQUIRE(same_numbers(no_keys.values, Matrix<TestType>::Zero(3, 5)));
   REQUIRE((no_keys.log_sum_exp.array() == 1.5).all());
   const auto hidden = zero_score<TestType>(4, 2, {ln2}, {.causal = true, .sink = 1.5});
   REQUIRE((hidden.values.topRows(2).array() == 0).all());
@@ -323,6 +325,13 @@ TEST_CASE("case: seeds") {
   REQUIRE(std::rand() == next);
 }
 
+TEST_CASE("case: seeds, golden widths") {  // on every compiler and standard library
+  const std::vector<PositionHash> hashes = draw_hashes(LaplaceKernel{16}, 4, 1);
+  REQUIRE(hashes.size() == 4);
+  const double widths[] = {0x1.c76a2300920cep+4, 0x1.5862e0cade558p+5, 0x1.248f7b6f69983p+6, 0x1.6f260b05f2771p+6};
+  for (std::size_t r = 0; r < 4; ++r) REQUIRE(hashes[r].width == widths[r]);
+}
+
 TEMPLATE_TEST_CASE("case: any length, any slope", "", float, double) {
   const auto random = [](const auto& q, const auto& k, const auto& v, double sigma,
                          const AttentionOptions& options = {}) {
@@ -333,13 +342,15 @@ TEMPLATE_TEST_CASE("case: any length, any slope", "", float, double) {
     CAPTURE(n);
     for (const bool causal : {true, false})
       for (const double sigma : {0.5, 8.0, 1e6}) {
-        const auto got = random(q, k, v, sigma, {.causal = causal});
-        REQUIRE(got.values.allFinite());
-        REQUIRE(got.log_sum_exp.array().isFinite().all());
-        const TestType slack = static_cast<TestType>(tolerance<TestType>);
-        for (Index f = 0; f < 3; ++f) {
-          REQUIRE(got.values.col(f).maxCoeff() <= v.col(f).maxCoeff() + slack);
-          REQUIRE(got.values.col(f).minCoeff() >= v.col(f).minCoeff() - slack);
+        const MeanMask mask(draw_hashes(LaplaceKernel{sigma}, 16, 3));
+        for (const auto& got : {random(q, k, v, sigma, {.causal = causal}), attention(q, k, v, mask, {.causal = causal})}) {
+          REQUIRE(got.values.allFinite());
+          REQUIRE(got.log_sum_exp.array().isFinite().all());
+          const TestType slack = static_cast<TestType>(tolerance<TestType>);
+          for (Index f = 0; f < 3; ++f) {
+            REQUIRE(got.values.col(f).maxCoeff() <= v.col(f).maxCoeff() + slack);
+            REQUIRE(got.values.col(f).minCoeff() >= v.col(f).minCoeff() - slack);
+          }
         }
       }
     // 1 or 64 keys on the right that causality masks.
@@ -354,11 +365,13 @@ TEMPLATE_TEST_CASE("case: any length, any slope", "", float, double) {
       REQUIRE(same_bits(attention(q, long_k, long_v, mask, options), attention(q, k, v, mask, options)));
     }
     REQUIRE(distance(random(q, k, v, 1e-3).values, v) < tolerance<TestType>);
+    REQUIRE(distance(attention(q, k, v, MeanMask(draw_hashes(LaplaceKernel{1e-3}, 16, 3))).values, v) < tolerance<TestType>);
     const auto plain = attention(q, k, v, NoBias{});
     REQUIRE(distance(attention(q, k, v, AlibiBias{0}).values, plain.values) < tolerance<TestType>);
     REQUIRE(distance(blockwise_attention(q, k, v, std::vector<PositionHash>(1)).values, plain.values) <
             tolerance<TestType>);
-    REQUIRE(attention(q, k, v, AlibiBias{-0.1}).values.allFinite());
+    REQUIRE(distance(attention(q, k, v, MeanMask(std::vector<PositionHash>(3))).values, plain.values) < tolerance<TestType>);
+    REQUIRE(fault(attention(q, k, v, AlibiBias{-0.1}), q, k, v, AlibiBias{-0.1}) == "");
   }
   REQUIRE_THROWS_AS(draw_hashes(LaplaceKernel{-8}, 16, 3), poslsh::Error);
   REQUIRE_THROWS_AS(draw_hashes(LaplaceKernel{infinity}, 16, 3), poslsh::Error);
