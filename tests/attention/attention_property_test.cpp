@@ -64,8 +64,8 @@ AttentionOptions random_options(Dice& dice, const Shape& shape) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("Attention is what its definition says, within twice the naive version's errors", "",
-                   float, double) {
+TEMPLATE_LIST_TEST_CASE("Attention is what its definition says, within twice the naive version's errors", "",
+                   Scalars) {
   Index rows_without_keys = 0, ragged = 0;
   for (std::uint64_t seed = 0; seed < 360; ++seed) {
     Dice dice(seed);
@@ -90,7 +90,7 @@ TEMPLATE_TEST_CASE("Attention is what its definition says, within twice the naiv
   CHECK(ragged > 20);
 }
 
-TEMPLATE_TEST_CASE("A long sequence is what its definition says under every bias", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("A long sequence is what its definition says under every bias", "", Scalars) {
   const Index n = 1000;
   for (int kind = 0; kind < bias_kinds; ++kind) {
     Dice dice(static_cast<std::uint64_t>(kind) + 77);
@@ -103,7 +103,7 @@ TEMPLATE_TEST_CASE("A long sequence is what its definition says under every bias
   }
 }
 
-TEMPLATE_TEST_CASE("No tokens or features is legal", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("No tokens or features is legal", "", Scalars) {
   struct Empty {
     Index queries, keys, head_dim, value_dim;
   };
@@ -124,7 +124,7 @@ TEMPLATE_TEST_CASE("No tokens or features is legal", "", float, double) {
   REQUIRE((got.values.array() == TestType(0.25)).all());
 }
 
-TEMPLATE_TEST_CASE("Keys far from the queries keep their relative weights", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Keys far from the queries keep their relative weights", "", Scalars) {
   const Index gap = 1000000000, queries = 120, keys = 500;
   const auto [q, k, v] = normal_inputs<TestType>(queries, keys, 8, 4, 11);
   const poslsh::AlibiBias bias{0.5, 0.25};
@@ -147,7 +147,7 @@ TEMPLATE_TEST_CASE("Keys far from the queries keep their relative weights", "", 
     }
 }
 
-TEMPLATE_TEST_CASE("Within a tolerance, errors stay below what was asked for", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Within a tolerance, errors stay below what was asked for", "", Scalars) {
   const auto [q, k, v] = normal_inputs<TestType>(700, 1800, 8, 3, 21);
   const double rounding = 50 * static_cast<double>(std::numeric_limits<TestType>::epsilon());
   // The bound is by the range of the values a row sees; that of all values is never smaller.

@@ -77,9 +77,8 @@ const AttentionOptions busy{.causal = true, .key_offset = 12, .window_left = 700
 
 // --- Masks -------------------------------------------------------------------------------------------------
 
-TEMPLATE_TEST_CASE(
-    "NaN, infinity and 1e30 at a key change only the rows that see it; NaN changes all of these", "", float,
-    double) {
+TEMPLATE_LIST_TEST_CASE(
+    "NaN, infinity and 1e30 at a key change only the rows that see it; NaN changes all of these", "", Scalars) {
   const Index queries = 230, keys = 430, features = 20;
   const double huge = 1e30;
   for (const MaskCase& mask : mask_cases)
@@ -113,7 +112,7 @@ TEMPLATE_TEST_CASE(
     });
 }
 
-TEMPLATE_TEST_CASE("NaN in one query spoils its own row only", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("NaN in one query spoils its own row only", "", Scalars) {
   auto [q, k, v] = normal_inputs<TestType>(200, 300, 8, 5, 9);
   const AttentionOutput<TestType> clean = attention(q, k, v, AlibiBias{0.1}, {.causal = true});
   q(77, 3) = static_cast<TestType>(not_a_number);
@@ -124,7 +123,7 @@ TEMPLATE_TEST_CASE("NaN in one query spoils its own row only", "", float, double
   REQUIRE(std::isnan(got.log_sum_exp[77]));
 }
 
-TEMPLATE_TEST_CASE("A tolerance keeps its promise beside NaN behind a mask", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("A tolerance keeps its promise beside NaN behind a mask", "", Scalars) {
   const auto [q, k, v] = normal_inputs<TestType>(800, 800, 8, 3, 14);
   const AttentionOptions options{.window_left = 200, .window_right = 0, .tolerance = 1e-6};
   const AttentionOutput<TestType> clean = attention(
@@ -137,7 +136,7 @@ TEMPLATE_TEST_CASE("A tolerance keeps its promise beside NaN behind a mask", "",
   REQUIRE(got.values.bottomRows(400).array().isNaN().all());
 }
 
-TEMPLATE_TEST_CASE("A bias of the offset need not see its own position", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("A bias of the offset need not see its own position", "", Scalars) {
   const auto [q, k, v] = normal_inputs<TestType>(200, 300, 8, 5, 15);
   for (const Index query_offset : {Index{-30}, Index{0}, Index{100}, Index{4000}}) {
     const AttentionOptions options{.query_offset = query_offset};
@@ -146,7 +145,7 @@ TEMPLATE_TEST_CASE("A bias of the offset need not see its own position", "", flo
   }
 }
 
-TEMPLATE_TEST_CASE("A cap beyond the scalar's range still caps", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("A cap beyond the scalar's range still caps", "", Scalars) {
   const auto [q, k, v] = normal_inputs<TestType>(20, 30, 8, 5, 16);
   for (const double cap : {1e-300, 1e-50, 1e-40, 1e30, 1e39, 1e300}) {
     const AttentionOutput<TestType> got = attention(q, k, v, NoBias{}, {.softcap = cap});
@@ -159,7 +158,7 @@ TEMPLATE_TEST_CASE("A cap beyond the scalar's range still caps", "", float, doub
 
 // --- Extreme scores ----------------------------------------------------------------------------------------
 
-TEMPLATE_TEST_CASE("Scores of +-1e4 and +-1e30 neither overflow nor vanish", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Scores of +-1e4 and +-1e30 neither overflow nor vanish", "", Scalars) {
   const Index n = 500;
   const auto [q0, k0, v] = normal_inputs<TestType>(60, n, 1, 4, 31);
   const AttentionOptions options{.scale = 1e4};
@@ -175,7 +174,7 @@ TEMPLATE_TEST_CASE("Scores of +-1e4 and +-1e30 neither overflow nor vanish", "",
   }
 }
 
-TEMPLATE_TEST_CASE("The largest score may come anywhere in the row", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("The largest score may come anywhere in the row", "", Scalars) {
   const Index n = 900;
   Matrix<TestType> q = Matrix<TestType>::Ones(1, 1), k(n, 1);
   const Matrix<TestType> v = normal_matrix<TestType>(n, 3, 8);
@@ -196,7 +195,7 @@ TEMPLATE_TEST_CASE("The largest score may come anywhere in the row", "", float, 
   }
 }
 
-TEMPLATE_TEST_CASE("Very negative scores are as good as any", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Very negative scores are as good as any", "", Scalars) {
   const Index n = 400;
   const Matrix<TestType> q = Matrix<TestType>::Ones(9, 1),
                          k = Matrix<TestType>::Constant(n, 1, TestType(-1e30));
@@ -206,7 +205,7 @@ TEMPLATE_TEST_CASE("Very negative scores are as good as any", "", float, double)
   REQUIRE(got.log_sum_exp[3] == Approx(-1e30));
 }
 
-TEMPLATE_TEST_CASE("A score of -inf has weight 0; where all are, the output is 0/0", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("A score of -inf has weight 0; where all are, the output is 0/0", "", Scalars) {
   const Index n = 800;
   const auto [q, k0, v] = normal_inputs<TestType>(20, n, 1, 3, 41);
   const Matrix<TestType> ones = Matrix<TestType>::Ones(20, 1);
@@ -229,7 +228,7 @@ TEMPLATE_TEST_CASE("A score of -inf has weight 0; where all are, the output is 0
 
 // --- Equal bits --------------------------------------------------------------------------------------------
 
-TEMPLATE_TEST_CASE("Any number of threads gives the same bits", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Any number of threads gives the same bits", "", Scalars) {
   const auto [q, k, v] = normal_inputs<TestType>(700, 900, 16, 17, 51);
   for (int kind = 0; kind < bias_kinds; ++kind)
     for (const double tolerance : {0.0, 1e-5}) {
@@ -247,8 +246,8 @@ TEMPLATE_TEST_CASE("Any number of threads gives the same bits", "", float, doubl
     }
 }
 
-TEMPLATE_TEST_CASE("Calls from four threads at once, and from a parallel region, give the same bits", "",
-                   float, double) {
+TEMPLATE_LIST_TEST_CASE("Calls from four threads at once, and from a parallel region, give the same bits", "",
+                   Scalars) {
   const auto [q, k, v] = normal_inputs<TestType>(400, 400, 16, 16, 52);
   const int eigen_threads = Eigen::nbThreads();
   for (int kind = 0; kind < bias_kinds; ++kind) {
@@ -275,8 +274,7 @@ TEMPLATE_TEST_CASE("Calls from four threads at once, and from a parallel region,
   REQUIRE(Eigen::nbThreads() == eigen_threads);
 }
 
-TEMPLATE_TEST_CASE("Biases of the distance: adding a constant to both offsets changes no bit", "", float,
-                   double) {
+TEMPLATE_LIST_TEST_CASE("Biases of the distance: adding a constant to both offsets changes no bit", "", Scalars) {
   const auto [q, k, v] = normal_inputs<TestType>(200, 450, 8, 8, 53);
   for (const int kind : {0, 1, 5}) {
     Dice dice(8);
@@ -295,7 +293,7 @@ TEMPLATE_TEST_CASE("Biases of the distance: adding a constant to both offsets ch
   }
 }
 
-TEMPLATE_TEST_CASE("Chunks of queries give the rows of one long call", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Chunks of queries give the rows of one long call", "", Scalars) {
   const auto [q, k, v] = normal_inputs<TestType>(500, 500, 8, 8, 54);
   for (int kind = 0; kind < bias_kinds; ++kind) {
     Dice dice(9);

@@ -141,7 +141,7 @@ TEST_CASE("Gradients are those of central differences, for every bias and option
   }
 }
 
-TEMPLATE_TEST_CASE("Gradients are those of the chain rule in a wider type, across tiles", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Gradients are those of the chain rule in a wider type, across tiles", "", Scalars) {
   Index rows_without_keys = 0;
   for (std::uint64_t seed = 0; seed < 180; ++seed) {
     Dice dice(seed + 1000);
@@ -166,7 +166,7 @@ TEMPLATE_TEST_CASE("Gradients are those of the chain rule in a wider type, acros
   CHECK(rows_without_keys > 200);
 }
 
-TEMPLATE_TEST_CASE("Gradients of a long sequence under every bias", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Gradients of a long sequence under every bias", "", Scalars) {
   for (int kind = 0; kind < kinds; ++kind) {
     Dice dice(static_cast<std::uint64_t>(kind) + 77);
     const Problem<TestType> x(1000, 1000, 16, 8, 5);
@@ -198,7 +198,7 @@ TEST_CASE("Float gradients are close to double ones") {
 
 // --- Identities ----------------------------------------------------------------------------------------------
 
-TEMPLATE_TEST_CASE("Derivatives by the scores of a row sum to 0, or to the sink's share of the mean", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Derivatives by the scores of a row sum to 0, or to the sink's share of the mean", "", Scalars) {
   Problem<TestType> x(150, 210, 8, 5, 31);
   x.k.col(3).setOnes();  // so that dq(i, 3) is the scale times the sum over the row
   const double unit = 100 * static_cast<double>(std::numeric_limits<TestType>::epsilon());
@@ -218,7 +218,7 @@ TEMPLATE_TEST_CASE("Derivatives by the scores of a row sum to 0, or to the sink'
   }
 }
 
-TEMPLATE_TEST_CASE("Without a bias, gradients move with the keys", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Without a bias, gradients move with the keys", "", Scalars) {
   const Problem<TestType> x(130, 300, 8, 5, 32);
   Eigen::PermutationMatrix<Eigen::Dynamic> shuffle(300);
   for (Index j = 0; j < 300; ++j) shuffle.indices()[j] = static_cast<int>((j * 7 + 5) % 300);
@@ -232,7 +232,7 @@ TEMPLATE_TEST_CASE("Without a bias, gradients move with the keys", "", float, do
   REQUIRE(distance(got.dv, Matrix<TestType>(shuffle * plain.dv)) < unit);
 }
 
-TEMPLATE_TEST_CASE("Gradients scale with the inputs, and do not depend on where positions start", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Gradients scale with the inputs, and do not depend on where positions start", "", Scalars) {
   const Problem<TestType> x(140, 300, 8, 5, 33);
   const AlibiBias bias{0.2, 0.1};
   const AttentionGradients<TestType> plain = x.gradients(bias, {.sink = 0.5});
@@ -255,7 +255,7 @@ TEMPLATE_TEST_CASE("Gradients scale with the inputs, and do not depend on where 
   REQUIRE(same_bits(plain, x.gradients(bias, {.key_offset = (Index{1} << 51) + 1, .sink = 0.5})));
 }
 
-TEMPLATE_TEST_CASE("Shards of the keys have the gradients of the whole, given the merged output", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Shards of the keys have the gradients of the whole, given the merged output", "", Scalars) {
   const Problem<TestType> x(150, 400, 8, 5, 34);
   const AlibiBias bias{0.05};
   const Index cut = 130;
@@ -349,7 +349,7 @@ TEST_CASE("Keys behind a mask may hold anything, and get gradient 0") {
   }
 }
 
-TEMPLATE_TEST_CASE("case: fully masked", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("case: fully masked", "", Scalars) {
   Problem<TestType> x(120, 90, 6, 4, 43);
   const AttentionOptions nothing{.causal = true, .query_offset = -120, .sink = 1};
   REQUIRE(all_zero(x.gradients(AlibiBias{0.5}, nothing)));
@@ -378,7 +378,7 @@ TEMPLATE_TEST_CASE("case: fully masked", "", float, double) {
 
 // --- Cases from the field ------------------------------------------------------------------------------------
 
-TEMPLATE_TEST_CASE("case: gradients", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("case: gradients", "", Scalars) {
   const Matrix<TestType> zero = Matrix<TestType>::Zero(2, 3), v{{TestType(0)}, {TestType(1)}};
   const AlibiBias bias{std::numbers::ln2};
   const AttentionOutput<TestType> forward = attention(zero, zero, v, bias, {.causal = true});
@@ -488,7 +488,7 @@ TEST_CASE("A bound that is not finite forces a visit backwards") {
 
 // --- Threads, layouts, edges ---------------------------------------------------------------------------------
 
-TEMPLATE_TEST_CASE("The bits of gradients do not depend on the threads", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("The bits of gradients do not depend on the threads", "", Scalars) {
   const Problem<TestType> x(500, 900, 20, 16, 71);
   Dice dice(9);
   for (int kind = 0; kind < kinds; ++kind)
@@ -531,7 +531,7 @@ TEST_CASE("Inputs may lie anywhere, and be of narrower types") {
   check(Matrix<Eigen::bfloat16>(x.k.cast<Eigen::bfloat16>()), Matrix<Eigen::bfloat16>(x.v.cast<Eigen::bfloat16>()));
 }
 
-TEMPLATE_TEST_CASE("Gradients without tokens or features are legal", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Gradients without tokens or features are legal", "", Scalars) {
   struct Empty {
     Index queries, keys, head_dim, value_dim;
   };

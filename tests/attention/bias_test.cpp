@@ -84,7 +84,7 @@ std::string fault(const Bias& bias) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("log_weight, support and add_log_weights agree for every bias", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("log_weight, support and add_log_weights agree for every bias", "", Scalars) {
   for (int kind = 0; kind < bias_kinds; ++kind)
     for (std::uint64_t seed = 0; seed < 6; ++seed) {
       Dice dice(seed);

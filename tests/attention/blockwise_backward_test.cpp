@@ -78,7 +78,7 @@ TEST_CASE("Gradients of both merges are those of central differences") {
   CHECK(sinks > 10);
 }
 
-TEMPLATE_TEST_CASE("Gradients of the ratio are those under the mean of the masks", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Gradients of the ratio are those under the mean of the masks", "", Scalars) {
   const Inputs<TestType> x = normal_inputs<TestType>(300, 350, 9, 5, 92);
   const Matrix<TestType> g = normal_matrix<TestType>(300, 5, 92, 3);
   const std::vector<PositionHash> hashes = draw_hashes(LaplaceKernel{20}, 16, 3);
@@ -92,7 +92,7 @@ TEMPLATE_TEST_CASE("Gradients of the ratio are those under the mean of the masks
   }
 }
 
-TEMPLATE_TEST_CASE("Gradients of the mean are the weighted mean of the gradients of the draws", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Gradients of the mean are the weighted mean of the gradients of the draws", "", Scalars) {
   const Inputs<TestType> x = normal_inputs<TestType>(300, 350, 9, 5, 93);
   const Matrix<TestType> g = normal_matrix<TestType>(300, 5, 93, 3);
   const std::vector<PositionHash> hashes = draw_hashes(LaplaceKernel{20}, 8, 3);
@@ -120,7 +120,7 @@ TEMPLATE_TEST_CASE("Gradients of the mean are the weighted mean of the gradients
   }
 }
 
-TEMPLATE_TEST_CASE("Gradients over one infinite block are those of plain attention", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Gradients over one infinite block are those of plain attention", "", Scalars) {
   const Inputs<TestType> x = normal_inputs<TestType>(70, 90, 6, 4, 94);
   const Matrix<TestType> g = normal_matrix<TestType>(70, 4, 94, 3);
   for (const AttentionOptions& options : calls) {
@@ -163,7 +163,7 @@ TEST_CASE("NaN in another block leaves no trace in gradients of the mean") {
   REQUIRE(got.dq.middleRows(20, 20).array().isNaN().all());
 }
 
-TEMPLATE_TEST_CASE("Blockwise gradients without tokens or features are legal", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Blockwise gradients without tokens or features are legal", "", Scalars) {
   const std::vector<PositionHash> hashes = draw_hashes(LaplaceKernel{3}, 4, 3);
   for (const Merge merge : {Merge::ratio, Merge::mean})
     for (const auto& [queries, keys, value_dim] : {std::array<Index, 3>{0, 5, 2}, {5, 0, 2}, {5, 5, 0}, {0, 0, 0}}) {

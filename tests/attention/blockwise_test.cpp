@@ -64,9 +64,8 @@ struct NaiveKernel {
 
 // --- The ratio ---------------------------------------------------------------------------------------------
 
-TEMPLATE_TEST_CASE(
-    "The ratio is attention under the mean of the masks, for every sampling and number of draws", "", float,
-    double) {
+TEMPLATE_LIST_TEST_CASE(
+    "The ratio is attention under the mean of the masks, for every sampling and number of draws", "", Scalars) {
   const auto [q, k, v] = head<TestType>();
   for (const Sampling sampling : samplings)
     for (const Index samples : {1, 2, 7, 64, 512})
@@ -83,7 +82,7 @@ TEMPLATE_TEST_CASE(
       }
 }
 
-TEMPLATE_TEST_CASE("The ratio from an explicit matrix Mt o A", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("The ratio from an explicit matrix Mt o A", "", Scalars) {
   const auto [q, k, v] = head<TestType>();
   const std::vector<PositionHash> hashes = draw_hashes(LaplaceKernel{9}, 16, 3);
   const AttentionOptions options{.query_offset = keys - queries};
@@ -96,7 +95,7 @@ TEMPLATE_TEST_CASE("The ratio from an explicit matrix Mt o A", "", float, double
   REQUIRE(fault(attention(q, k, v, MeanMask(hashes)), q, k, v, mean, options) == "");
 }
 
-TEMPLATE_TEST_CASE("Weights of any size count in full", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Weights of any size count in full", "", Scalars) {
   // A far key under a tiny weight whose score makes up for it.
   for (const double tiny : {1e-3, 1e-20, 1e-40, 1e-60, 1e-300}) {
     const std::vector<PositionHash> hashes{{1, 0, 1}, {4, 0, tiny}, {1, 0, 0.5}};
@@ -121,7 +120,7 @@ TEMPLATE_TEST_CASE("Weights of any size count in full", "", float, double) {
   }
 }
 
-TEMPLATE_TEST_CASE("One infinite block is plain softmax attention", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("One infinite block is plain softmax attention", "", Scalars) {
   const auto [q, k, v] = head<TestType>();
   const std::vector<PositionHash> everything{PositionHash{}};
   for (const AttentionOptions& options : calls) {
@@ -150,8 +149,8 @@ TEST_CASE("The ratio tends to exact ALiBi attention, the mean does not") {
 
 // --- The mean ----------------------------------------------------------------------------------------------
 
-TEMPLATE_TEST_CASE("The mean of the draws is what its definition says, with the ratio's log-sum-exp", "",
-                   float, double) {
+TEMPLATE_LIST_TEST_CASE("The mean of the draws is what its definition says, with the ratio's log-sum-exp", "",
+                   Scalars) {
   const auto [q, k, v] = head<TestType>();
   for (const Sampling sampling : samplings)
     for (const Index samples : {1, 2, 7, 64})
@@ -179,8 +178,7 @@ TEST_CASE("In the mean, a draw without a visible key counts as zero") {
   REQUIRE(blockwise_attention(q, k, v, hashes).values(0, 0) == 1);
 }
 
-TEMPLATE_TEST_CASE("Queries that see no key in any draw are 0, with log-sum-exp -inf or the sink", "", float,
-                   double) {
+TEMPLATE_LIST_TEST_CASE("Queries that see no key in any draw are 0, with log-sum-exp -inf or the sink", "", Scalars) {
   const auto [q, k, v] = head<TestType>();
   const std::vector<PositionHash> hashes = draw_hashes(LaplaceKernel{3}, 8, 1);
   for (const Merge merge : {Merge::ratio, Merge::mean})
@@ -199,7 +197,7 @@ TEMPLATE_TEST_CASE("Queries that see no key in any draw are 0, with log-sum-exp 
 
 // --- The short-context kernel ------------------------------------------------------------------------------
 
-TEMPLATE_TEST_CASE("Any short-context kernel gives the same result", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Any short-context kernel gives the same result", "", Scalars) {
   const auto [q, k, v] = head<TestType>();
   const std::vector<PositionHash> hashes = draw_hashes(LaplaceKernel{9}, 12, 5);
   for (const AttentionOptions& options : calls)
@@ -266,7 +264,7 @@ TEST_CASE("What a kernel throws reaches the caller, on any thread") {
 
 // --- Positions, threads, masks -----------------------------------------------------------------------------
 
-TEMPLATE_TEST_CASE("Any number of threads gives the bits of one", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Any number of threads gives the bits of one", "", Scalars) {
   const auto [q, k, v] = head<TestType>();
   const std::vector<PositionHash> hashes = draw_hashes(LaplaceKernel{5}, 20, 6);
   for (const Merge merge : {Merge::ratio, Merge::mean})
@@ -279,8 +277,7 @@ TEMPLATE_TEST_CASE("Any number of threads gives the bits of one", "", float, dou
     }
 }
 
-TEMPLATE_TEST_CASE("Chunks of queries and shards of keys with one seed agree with one long call", "", float,
-                   double) {
+TEMPLATE_LIST_TEST_CASE("Chunks of queries and shards of keys with one seed agree with one long call", "", Scalars) {
   const Index n = 180;
   const auto [q, k, v] = normal_inputs<TestType>(n, n, 6, 4, 83);
   const std::vector<PositionHash> hashes = draw_hashes(LaplaceKernel{20}, 24, 7);
@@ -308,7 +305,7 @@ TEMPLATE_TEST_CASE("Chunks of queries and shards of keys with one seed agree wit
   }
 }
 
-TEMPLATE_TEST_CASE("NaN outside a query's blocks leaves no trace in either merge", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("NaN outside a query's blocks leaves no trace in either merge", "", Scalars) {
   const auto [q, k, v] = head<TestType>();
   const std::vector<PositionHash> hashes = draw_hashes(LaplaceKernel{4}, 6, 8);
   for (const Merge merge : {Merge::ratio, Merge::mean})
@@ -333,8 +330,7 @@ TEMPLATE_TEST_CASE("NaN outside a query's blocks leaves no trace in either merge
 
 // --- Slopes at the ends of their range ---------------------------------------------------------------------
 
-TEMPLATE_TEST_CASE("Slopes that cannot be sampled: exact attention takes them, hashes refuse", "", float,
-                   double) {
+TEMPLATE_LIST_TEST_CASE("Slopes that cannot be sampled: exact attention takes them, hashes refuse", "", Scalars) {
   const auto [q, k, v] = head<TestType>();
   const poslsh::AlibiBias negative{-0.05}, none{0};
   REQUIRE(fault(attention(q, k, v, negative), q, k, v, negative) == "");
@@ -347,7 +343,7 @@ TEMPLATE_TEST_CASE("Slopes that cannot be sampled: exact attention takes them, h
                       "poslsh: sigma is inf; it must be positive and finite");
 }
 
-TEMPLATE_TEST_CASE("A tiny sigma leaves each query its own key: the output is V", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("A tiny sigma leaves each query its own key: the output is V", "", Scalars) {
   const auto [q, k, v] = normal_inputs<TestType>(50, 50, 6, 4, 84);
   for (const Sampling sampling : samplings) {
     const std::vector<PositionHash> hashes = draw_hashes(LaplaceKernel{1e-3}, 5, 1, sampling);

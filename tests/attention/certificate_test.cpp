@@ -106,7 +106,7 @@ AttentionOptions random_options(Dice& dice, const Shape& shape) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("The certificate is its formula under every option", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("The certificate is its formula under every option", "", Scalars) {
   Index empty = 0;
   for (std::uint64_t seed = 0; seed < 150; ++seed) {
     Dice dice(seed);
@@ -129,7 +129,7 @@ TEMPLATE_TEST_CASE("The certificate is its formula under every option", "", floa
   CHECK(empty > 100);
 }
 
-TEMPLATE_TEST_CASE("No row errs by more than its certificate", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("No row errs by more than its certificate", "", Scalars) {
   for (std::uint64_t seed = 0; seed < 150; ++seed) {
     Dice dice(seed);
     const Shape shape = random_shape(dice);

@@ -39,7 +39,7 @@ void each_way_back(const Bias&, Check&& check) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("Gradients are linear in the derivative by the values", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Gradients are linear in the derivative by the values", "", Scalars) {
   Index slopes = 0, sinks = 0;
   each_call<TestType>(9000, 20000, [&](std::uint64_t seed, Dice& dice, const Call& call, const auto& x, const auto& bias) {
     AttentionOptions options = call.options;
@@ -74,7 +74,7 @@ TEMPLATE_TEST_CASE("Gradients are linear in the derivative by the values", "", f
   CHECK(sinks > 30);
 }
 
-TEMPLATE_TEST_CASE("Under causality the gradient by a query does not change a bit with later tokens", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Under causality the gradient by a query does not change a bit with later tokens", "", Scalars) {
   Index rows = 0;
   each_call<TestType>(9500, 20000, [&](std::uint64_t seed, Dice& dice, const Call& call, const auto& x, const auto& bias) {
     AttentionOptions options = call.options;

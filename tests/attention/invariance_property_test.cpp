@@ -74,7 +74,7 @@ MeanMask exactly_movable(const MeanMask& mask) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("A constant added to all positions, those of random blocks too, changes no bit", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("A constant added to all positions, those of random blocks too, changes no bit", "", Scalars) {
   each_call<TestType>(0, 20000, [](std::uint64_t, Dice& dice, const Call& call, const auto& x, const auto& any_bias) {
     const auto bias = exactly_movable(any_bias);
     const auto [other, shift] = moved(bias, dice.pick<Index>({1, -12345, Index{1} << 42, -(Index{1} << 43) + 1, Index{1} << 43}));
@@ -94,7 +94,7 @@ TEMPLATE_TEST_CASE("A constant added to all positions, those of random blocks to
 
 // --- Orders and copies of keys ------------------------------------------------------------------------------
 
-TEMPLATE_TEST_CASE("The order of the keys within a block does not matter, up to rounding", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("The order of the keys within a block does not matter, up to rounding", "", Scalars) {
   for (std::uint64_t seed = 1000; seed < 1000 + cases; ++seed) {
     Dice dice(seed);
     Call call = random_call(dice);
@@ -140,7 +140,7 @@ struct TableBias {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("A key that is there m times, anywhere, counts as one whose score is log m higher", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("A key that is there m times, anywhere, counts as one whose score is log m higher", "", Scalars) {
   Index twice = 0, never = 0;
   for (std::uint64_t seed = 2000; seed < 2000 + cases; ++seed) {
     Dice dice(seed);
@@ -175,7 +175,7 @@ TEMPLATE_TEST_CASE("A key that is there m times, anywhere, counts as one whose s
 
 // --- The range of the output --------------------------------------------------------------------------------
 
-TEMPLATE_TEST_CASE("Every output lies between the smallest and the largest visible value", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Every output lies between the smallest and the largest visible value", "", Scalars) {
   Index rows = 0;
   each_call<TestType>(3000, 12000, [&](std::uint64_t, Dice& dice, const Call& call, auto x, const auto& bias) {
     x.q *= static_cast<TestType>(dice.pick({1.0, 1.0, 20.0, 1000.0}));
@@ -209,7 +209,7 @@ TEMPLATE_TEST_CASE("Every output lies between the smallest and the largest visib
 
 // --- Later tokens -------------------------------------------------------------------------------------------
 
-TEMPLATE_TEST_CASE("Under causality no row changes a bit with what comes after it", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Under causality no row changes a bit with what comes after it", "", Scalars) {
   Index rows = 0;
   each_call<TestType>(6000, 30000, [&](std::uint64_t seed, Dice& dice, const Call& call, const auto& x, const auto& bias) {
     AttentionOptions options = call.options;

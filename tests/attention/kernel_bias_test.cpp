@@ -79,7 +79,7 @@ constexpr int kernels = 4;
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("Attention under a kernel is what its definition says", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Attention under a kernel is what its definition says", "", Scalars) {
   for (std::uint64_t seed = 0; seed < 80; ++seed) {
     Dice dice(seed);
     const Index queries = dice.below(300), keys = dice.below(500);
@@ -124,7 +124,7 @@ TEST_CASE("The tail of a kernel's weights is bounded where their sum is finite, 
   REQUIRE(KernelBias{PlainMixture{}}.log_tail(5) == infinity);
 }
 
-TEMPLATE_TEST_CASE("A kernel's weights keep their ratios where the kernel underflows", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("A kernel's weights keep their ratios where the kernel underflows", "", Scalars) {
   // 10^9 tokens away, exp(-x/16) is 0 but its logarithm falls by 1/16 a token as ever.
   const Index gap = 1'000'000'000;
   const auto [q, k, v] = normal_inputs<TestType>(40, 200, 8, 4, 11);

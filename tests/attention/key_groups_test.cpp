@@ -62,7 +62,7 @@ void check_bounds(const Matrix<T>& keys, Dice& dice, bool moments) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("Bounds of groups of keys hold", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Bounds of groups of keys hold", "", Scalars) {
   using T = TestType;
   Dice dice(21);
   for (const bool moments : {true, false})

@@ -56,7 +56,7 @@ class Spread {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("Any strides give the bits of packed rows", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Any strides give the bits of packed rows", "", Scalars) {
   for (const Features& features : feature_counts) {
     const auto [q, k, v] = normal_inputs<TestType>(queries, keys, features.head_dim, features.value_dim, 61);
     const AttentionOutput<TestType> packed = attention(q, k, v, bias, options);
@@ -83,8 +83,8 @@ TEMPLATE_TEST_CASE("Any strides give the bits of packed rows", "", float, double
   }
 }
 
-TEMPLATE_TEST_CASE("Heads of one interleaved buffer are read in place and give the bits of packed copies", "",
-                   float, double) {
+TEMPLATE_LIST_TEST_CASE("Heads of one interleaved buffer are read in place and give the bits of packed copies", "",
+                   Scalars) {
   const Index n = 100, heads = 3, d = 16;
   // [token][query, key, value][head][feature]
   const Matrix<TestType> all = normal_matrix<TestType>(n, 3 * heads * d, 62);
@@ -96,7 +96,7 @@ TEMPLATE_TEST_CASE("Heads of one interleaved buffer are read in place and give t
   }
 }
 
-TEMPLATE_TEST_CASE("Expressions, arrays and fixed sizes are evaluated as they are read", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Expressions, arrays and fixed sizes are evaluated as they are read", "", Scalars) {
   const auto [q, k, v] = normal_inputs<TestType>(queries, keys, 5, 3, 63);
   const Matrix<TestType> doubled = 2 * q, sum = k + k.rowwise().reverse(), product = v * v.transpose() * v;
   REQUIRE(same_bits(attention(2 * q, k + k.rowwise().reverse(), v * v.transpose() * v, bias, options),
@@ -119,7 +119,7 @@ TEMPLATE_TEST_CASE("Expressions, arrays and fixed sizes are evaluated as they ar
   REQUIRE(same_bits(attention(q.row(7), k, v, bias, options), attention(one, k, v, bias, options)));
 }
 
-TEMPLATE_TEST_CASE("Results go into blocks of larger matrices, and nowhere else", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Results go into blocks of larger matrices, and nowhere else", "", Scalars) {
   for (const Features& features : feature_counts) {
     const auto [q, k, v] = normal_inputs<TestType>(queries, keys, features.head_dim, features.value_dim, 64);
     const AttentionOutput<TestType> packed = attention(q, k, v, bias, options);
@@ -143,8 +143,8 @@ TEMPLATE_TEST_CASE("Results go into blocks of larger matrices, and nowhere else"
   }
 }
 
-TEMPLATE_TEST_CASE("The output may lie over an input, side by side or one behind the other: the same numbers",
-                   "", float, double) {
+TEMPLATE_LIST_TEST_CASE("The output may lie over an input, side by side or one behind the other: the same numbers",
+                   "", Scalars) {
   const Index n = 230, d = 16;
   const AttentionOptions everything{.threads = 2};  // later keys too: overwritten rows are read again
   const auto [q, k, v] = normal_inputs<TestType>(n, n, d, d, 65);

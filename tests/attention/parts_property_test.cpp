@@ -49,7 +49,7 @@ AttentionOutput<T> merged_in_any_tree(Dice& dice, std::vector<AttentionOutput<T>
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("Shards of the keys, cut anywhere and merged in any tree, equal one call", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Shards of the keys, cut anywhere and merged in any tree, equal one call", "", Scalars) {
   each_call<TestType>(4000, 30000, [](std::uint64_t, Dice& dice, const Call& call, const auto& x, const auto& bias) {
     using Bias = std::decay_t<decltype(bias)>;
     const AttentionOptions& options = call.options;
@@ -81,7 +81,7 @@ TEMPLATE_TEST_CASE("Shards of the keys, cut anywhere and merged in any tree, equ
   });
 }
 
-TEMPLATE_TEST_CASE("Chunks of queries have the rows of one call, and its bits where tiles are cut alike", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Chunks of queries have the rows of one call, and its bits where tiles are cut alike", "", Scalars) {
   Index same = 0, other = 0;
   each_call<TestType>(5000, 60000, [&](std::uint64_t, Dice& dice, const Call& call, const auto& x, const auto& bias) {
     AttentionOptions options = call.options;
@@ -120,7 +120,7 @@ TEMPLATE_TEST_CASE("Chunks of queries have the rows of one call, and its bits wh
 
 // --- Two ways to apply random masks -------------------------------------------------------------------------
 
-TEMPLATE_TEST_CASE("One sweep over the mean of the masks equals the ratio merge of the draws", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("One sweep over the mean of the masks equals the ratio merge of the draws", "", Scalars) {
   for (std::uint64_t seed = 7000; seed < 7000 + cases; ++seed) {
     Dice dice(seed);
     const Call call = random_call(dice);

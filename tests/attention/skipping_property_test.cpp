@@ -109,8 +109,8 @@ std::string broken_promise(const AttentionOutput<T>& part, const AttentionOutput
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("Within any tolerance, on inputs made against the bounds, errors stay below what was asked for", "",
-                   float, double) {
+TEMPLATE_LIST_TEST_CASE("Within any tolerance, on inputs made against the bounds, errors stay below what was asked for", "",
+                   Scalars) {
   Index left_out[adversaries] = {}, calls[adversaries] = {};
   for (std::uint64_t seed = 0; seed < 360; ++seed) {
     Dice dice(seed + 8000);
@@ -164,7 +164,7 @@ TEMPLATE_TEST_CASE("Within any tolerance, on inputs made against the bounds, err
   }
 }
 
-TEMPLATE_TEST_CASE("A cap lifts scores far below 0, and far keys are left out by what it makes of them", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("A cap lifts scores far below 0, and far keys are left out by what it makes of them", "", Scalars) {
   Inputs<TestType> x = normal_inputs<TestType>(96, 1500, 1, 3, 1);
   x.q.setOnes();
   const Index near = 200;

@@ -26,7 +26,7 @@ using poslsh::detail::FinishedRow;
 using poslsh::detail::log_add;
 using poslsh::detail::share;
 
-TEMPLATE_TEST_CASE("Shards of the keys merge in any order into the full call", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Shards of the keys merge in any order into the full call", "", Scalars) {
   const Index queries = 150, keys = 300;
   const auto [q, k, v] = normal_inputs<TestType>(queries, keys, 8, 5, 71);
   const double unit = 20 * static_cast<double>(std::numeric_limits<TestType>::epsilon());
@@ -58,7 +58,7 @@ TEMPLATE_TEST_CASE("Shards of the keys merge in any order into the full call", "
     }
 }
 
-TEMPLATE_TEST_CASE("An empty shard changes no bit, two of them stay empty", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("An empty shard changes no bit, two of them stay empty", "", Scalars) {
   const auto [q, k, v] = normal_inputs<TestType>(9, 7, 4, 3, 72);
   const AttentionOutput<TestType> full = attention(q, k, v, poslsh::NoBias{});
   const AttentionOutput<TestType> empty = attention(q, k.topRows(0), v.topRows(0), poslsh::NoBias{});
@@ -67,7 +67,7 @@ TEMPLATE_TEST_CASE("An empty shard changes no bit, two of them stay empty", "", 
   REQUIRE(same_bits(merge(empty, empty), empty));
 }
 
-TEMPLATE_TEST_CASE("Shards of very different mass merge without overflow", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Shards of very different mass merge without overflow", "", Scalars) {
   const Matrix<TestType> one = Matrix<TestType>::Ones(1, 2), two = Matrix<TestType>::Constant(1, 2, 2);
   const auto at = [](const Matrix<TestType>& values, double lse) {
     return AttentionOutput<TestType>{values, Vector<double>::Constant(1, lse)};
@@ -79,7 +79,7 @@ TEMPLATE_TEST_CASE("Shards of very different mass merge without overflow", "", f
   REQUIRE(close.log_sum_exp[0] == Approx(1e4 + std::log(4)));
 }
 
-TEMPLATE_TEST_CASE("A shard of scores -inf only has no part in the merge", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("A shard of scores -inf only has no part in the merge", "", Scalars) {
   const auto [q0, k, v] = normal_inputs<TestType>(4, 6, 1, 3, 73);
   const Matrix<TestType> q = q0.cwiseAbs(),
                          low = Matrix<TestType>::Constant(6, 1, static_cast<TestType>(-infinity));

@@ -109,11 +109,11 @@ TEST_CASE("case: slopes") {
   require_exponents(alibi_slopes(8, 16), {-2, -4, -6, -8, -10, -12, -14, -16});
 }
 
-TEMPLATE_TEST_CASE("case: sign", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("case: sign", "", Scalars) {
   require_rows(zero_score<TestType>(4, 4, {ln2}, {.causal = true}), {{1}, {1, 2}, {1, 2, 4}, {1, 2, 4, 8}});
 }
 
-TEMPLATE_TEST_CASE("case: decode row", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("case: decode row", "", Scalars) {
   for (const auto& [slope, row] :
        {std::pair{ln2, Rows{{1, 2, 4, 8}}}, std::pair{2 * ln2, Rows{{1, 4, 16, 64}}}}) {
     const auto one = zero_score<TestType>(1, 4, {slope}, {.causal = true});
@@ -125,7 +125,7 @@ TEMPLATE_TEST_CASE("case: decode row", "", float, double) {
   }
 }
 
-TEMPLATE_TEST_CASE("case: more queries than keys", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("case: more queries than keys", "", Scalars) {
   const auto got = zero_score<TestType>(4, 2, {ln2}, {.causal = true});
   require_rows(got, {{}, {}, {1, 0}, {1, 2}});
   REQUIRE((got.values.topRows(2).array() == 0).all());
@@ -143,13 +143,13 @@ TEMPLATE_TEST_CASE("case: more queries than keys", "", float, double) {
   REQUIRE(no_queries.log_sum_exp.size() == 0);
 }
 
-TEMPLATE_TEST_CASE("case: symmetric", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("case: symmetric", "", Scalars) {
   require_rows(zero_score<TestType>(3, 3, {ln2}), {{4, 2, 1}, {1, 2, 1}, {1, 2, 4}});
   require_rows(zero_score<TestType>(2, 4, {ln2}), {{1, 2, 4, 2}, {1, 2, 4, 8}});
   require_rows(zero_score<TestType>(3, 3, {ln2, 2 * ln2}), {{16, 4, 1}, {2, 4, 1}, {1, 2, 4}});
 }
 
-TEMPLATE_TEST_CASE("case: padding", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("case: padding", "", Scalars) {
   const Inputs<TestType> alone = normal_inputs<TestType>(5, 5, 3, 2, 91);
   const std::vector<PositionHash> hashes = draw_hashes(LaplaceKernel{2}, 16, 1);
   struct Pads {
@@ -181,7 +181,7 @@ TEMPLATE_TEST_CASE("case: padding", "", float, double) {
     }
 }
 
-TEMPLATE_TEST_CASE("case: fully masked", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("case: fully masked", "", Scalars) {
   const auto [q, k, v] = normal_inputs<TestType>(4, 6, 3, 2, 92);
   const std::vector<PositionHash> hashes = draw_hashes(LaplaceKernel{2}, 8, 1);
   const auto require_empty = [](const AttentionOutput<TestType>& got) {
@@ -200,7 +200,7 @@ TEMPLATE_TEST_CASE("case: fully masked", "", float, double) {
   require_empty(attention(q, k.topRows(0), v.topRows(0), AlibiBias{0.5}));
 }
 
-TEMPLATE_TEST_CASE("case: head slices", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("case: head slices", "", Scalars) {
   // [token][head][feature]: all 16 heads, and heads 8 to 15 alone.
   const Index n = 120, heads = 16, d = 5;
   const std::vector<double> slopes = alibi_slopes(heads);
@@ -221,7 +221,7 @@ TEMPLATE_TEST_CASE("case: head slices", "", float, double) {
   REQUIRE(same_numbers(full.rightCols(8 * d), half));
 }
 
-TEMPLATE_TEST_CASE("case: grouped heads, odd sizes", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("case: grouped heads, odd sizes", "", Scalars) {
   const double expected[] = {0.4378235, 0.4843801, 0.4960938, 0.4990234};
   for (int head = 0; head < 4; ++head) {
     const auto got = zero_score<TestType>(2, 2, {std::exp2(-2.0 * (head + 1))}, {.causal = true});
@@ -237,7 +237,7 @@ TEMPLATE_TEST_CASE("case: grouped heads, odd sizes", "", float, double) {
   }
 }
 
-TEMPLATE_TEST_CASE("case: shifted positions", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("case: shifted positions", "", Scalars) {
   const auto [q, k, v] = normal_inputs<TestType>(40, 100, 8, 4, 95);
   const AttentionOptions base{.causal = true, .query_offset = 60};
   const auto expected = attention(q, k, v, AlibiBias{0.1}, base);
@@ -260,7 +260,7 @@ TEMPLATE_TEST_CASE("case: shifted positions", "", float, double) {
   check(blockwise_attention(q, rest_k, rest_v, hashes, dropped), blockwise_attention(q, k, v, hashes, whole));
 }
 
-TEMPLATE_TEST_CASE("case: cap and scale", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("case: cap and scale", "", Scalars) {
   const Matrix<TestType> identity = Matrix<TestType>::Identity(4, 4);
   const Matrix<TestType> large = Matrix<TestType>::Constant(4, 1, TestType(100));
   const auto capped =
@@ -279,7 +279,7 @@ TEMPLATE_TEST_CASE("case: cap and scale", "", float, double) {
   require_rows(attend({.scale = 0, .causal = true}), {{1}, {1, 2}});
 }
 
-TEMPLATE_TEST_CASE("case: sink", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("case: sink", "", Scalars) {
   const auto with_sink = [](double sink) {
     return zero_score<TestType>(2, 2, {ln2}, {.causal = true, .sink = sink});
   };
@@ -332,7 +332,7 @@ TEST_CASE("case: seeds, golden widths") {  // on every compiler and standard lib
   for (std::size_t r = 0; r < 4; ++r) REQUIRE(hashes[r].width == widths[r]);
 }
 
-TEMPLATE_TEST_CASE("case: any length, any slope", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("case: any length, any slope", "", Scalars) {
   const auto random = [](const auto& q, const auto& k, const auto& v, double sigma,
                          const AttentionOptions& options = {}) {
     return blockwise_attention(q, k, v, draw_hashes(LaplaceKernel{sigma}, 16, 3), options);
@@ -378,7 +378,7 @@ TEMPLATE_TEST_CASE("case: any length, any slope", "", float, double) {
   REQUIRE_THROWS_AS(draw_hashes(LaplaceKernel{0}, 16, 3), poslsh::Error);
 }
 
-TEMPLATE_TEST_CASE("case: layout and overlap", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("case: layout and overlap", "", Scalars) {
   const Index n = 90, d = 8;
   const Matrix<TestType> buffer = normal_matrix<TestType>(n, 3 * d, 98);
   const Matrix<TestType> q = buffer.leftCols(d), k = buffer.middleCols(d, d), v = buffer.rightCols(d);

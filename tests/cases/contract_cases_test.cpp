@@ -81,7 +81,7 @@ void each_way(Check&& check) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("case: unequal left and right slopes", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("case: unequal left and right slopes", "", Scalars) {
   const AlibiBias bias{ln2, 2 * ln2};  // a step back halves the weight, a step ahead quarters it
   require_rows(zero_score<TestType>(3, 3, bias), Matrix<double>{{16, 4, 1}, {2, 4, 1}, {1, 2, 4}});
   require_rows(zero_score<TestType>(2, 4, bias), Matrix<double>{{1, 2, 4, 1}, {1, 2, 4, 8}});
@@ -91,7 +91,7 @@ TEMPLATE_TEST_CASE("case: unequal left and right slopes", "", float, double) {
   require_rows(zero_score<TestType>(3, 3, bias, {.causal = true}), Matrix<double>{{1, 0, 0}, {1, 2, 0}, {1, 2, 4}});
 }
 
-TEMPLATE_TEST_CASE("case: inclusive windows", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("case: inclusive windows", "", Scalars) {
   const auto rows = [](const AttentionOptions& options) { return zero_score<TestType>(4, 4, AlibiBias{ln2}, options); };
   require_rows(rows({.window_left = 0, .window_right = 0}), Matrix<double>::Identity(4, 4));
   require_rows(rows({.window_left = 1, .window_right = 0}),
@@ -109,7 +109,7 @@ TEMPLATE_TEST_CASE("case: inclusive windows", "", float, double) {
   require_rows(zero_score<TestType>(1, 4, AlibiBias{ln2}, {.query_offset = -3, .window_right = 3}), Matrix<double>{{1, 0, 0, 0}});
 }
 
-TEMPLATE_TEST_CASE("case: offsets and chunked prefill", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("case: offsets and chunked prefill", "", Scalars) {
   // Four tokens in chunks: aligned at the end by default, the same where positions are given.
   const Matrix<double> whole{{1, 0, 0, 0}, {1, 2, 0, 0}, {1, 2, 4, 0}, {1, 2, 4, 8}};
   for (const Index first : {1, 2, 3}) {
@@ -135,7 +135,7 @@ TEMPLATE_TEST_CASE("case: offsets and chunked prefill", "", float, double) {
   });
 }
 
-TEMPLATE_TEST_CASE("case: merging shards in any order", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("case: merging shards in any order", "", Scalars) {
   const auto shard_of = [](Index first, Index count) {  // keys first .. first + count - 1 of four, seen from position 3
     return attention(Matrix<TestType>::Zero(1, 2), Matrix<TestType>::Zero(count, 2),
                      Matrix<TestType>::Identity(4, 4).middleRows(first, count), AlibiBias{ln2},
@@ -175,7 +175,7 @@ TEMPLATE_TEST_CASE("case: merging shards in any order", "", float, double) {
   check([&](const auto& a, const auto& b, const auto& c, const auto& options) { return blockwise_attention(a, b, c, hashes, options); });
 }
 
-TEMPLATE_TEST_CASE("case: packed sequences with empty members", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("case: packed sequences with empty members", "", Scalars) {
   // In turn: nothing; two tokens; queries without keys; keys without queries; nothing; three tokens; nothing.
   const std::vector<Index> query_starts{0, 0, 2, 4, 4, 4, 7, 7}, key_starts{0, 0, 2, 2, 5, 5, 8, 8};
   Layer<TestType> zero{Tensor<TestType>(1, 1, 9, 2), Tensor<TestType>(1, 1, 10, 2), Tensor<TestType>(1, 1, 10, 10)};
@@ -207,7 +207,7 @@ TEMPLATE_TEST_CASE("case: packed sequences with empty members", "", float, doubl
   REQUIRE(same_bits(run(spoilt, mask), run(zero, mask)));
 }
 
-TEMPLATE_TEST_CASE("case: NaN behind masks and blocks", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("case: NaN behind masks and blocks", "", Scalars) {
   const auto [q, k, v] = normal_inputs<TestType>(60, 90, 4, 3, 83);
   const std::vector<PositionHash> hashes = draw_hashes(LaplaceKernel{3}, 8, 6);
   const auto check = [&, &q = q, &k = k, &v = v](const auto& bias, const auto& run, const AttentionOptions& options) {
@@ -251,7 +251,7 @@ TEMPLATE_TEST_CASE("case: NaN behind masks and blocks", "", float, double) {
   check(blocks, [&](const auto& a, const auto& b, const auto& c, const AttentionOptions& o) { return attention(a, b, c, blocks, o); }, {});
 }
 
-TEMPLATE_TEST_CASE("case: positions to 2^40 and beyond", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("case: positions to 2^40 and beyond", "", Scalars) {
   for (const Index offset : {Index{1} << 40, (Index{1} << 51) + 1, -(Index{1} << 52)}) {
     CAPTURE(offset);
     require_rows(zero_score<TestType>(3, 3, AlibiBias{ln2}, {.causal = true, .key_offset = offset}),

@@ -57,7 +57,7 @@ void require_row(const StreamOutput<T>& got, Index head, Index row, const std::v
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("case: decode row, from a cache", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("case: decode row, from a cache", "", Scalars) {
   const auto layer = zero_scores<TestType>(2, 2, 4);
   const std::vector<AlibiBias> biases{{ln2}, {2 * ln2}};
   for (const std::vector<Chunk>& chunks :
@@ -70,7 +70,7 @@ TEMPLATE_TEST_CASE("case: decode row, from a cache", "", float, double) {
     }
 }
 
-TEMPLATE_TEST_CASE("case: decode row, of keys whose queries nobody asked for", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("case: decode row, of keys whose queries nobody asked for", "", Scalars) {
   const auto layer = zero_scores<TestType>(1, 1, 6);
   auto stream = stream_for(layer, std::vector<AlibiBias>{{ln2}});
   const auto got = feed(stream, layer, {{2, 0, true}, {2, 0}, {2, 1}});  // append; a step without queries; one query of two
@@ -79,7 +79,7 @@ TEMPLATE_TEST_CASE("case: decode row, of keys whose queries nobody asked for", "
   REQUIRE(rows.topRows(5).array().isNaN().all());  // not written
 }
 
-TEMPLATE_TEST_CASE("case: grouped heads, odd sizes, from a shared cache", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("case: grouped heads, odd sizes, from a shared cache", "", Scalars) {
   const double expected[] = {0.4378235, 0.4843801, 0.4960938, 0.4990234};
   const std::vector<AlibiBias> biases{{1.0 / 4}, {1.0 / 16}, {1.0 / 64}, {1.0 / 256}};
   const auto layer = zero_scores<TestType>(4, 2, 2);
@@ -94,8 +94,7 @@ TEMPLATE_TEST_CASE("case: grouped heads, odd sizes, from a shared cache", "", fl
   REQUIRE(stream_fault(feed(grouped, odd, steps(30)), odd, biases) == "");
 }
 
-TEMPLATE_TEST_CASE("case: shifted positions, a cache that dropped its front keeps absolute positions", "", float,
-                   double) {
+TEMPLATE_LIST_TEST_CASE("case: shifted positions, a cache that dropped its front keeps absolute positions", "", Scalars) {
   // A window of two keys back, hence weights 1, 2, 4 however much has been dropped before.
   const Index tokens = 40;
   const auto layer = zero_scores<TestType>(1, 1, tokens);
@@ -132,7 +131,7 @@ TEST_CASE("case: shifted positions, a constant on all offsets changes no bit of 
   }
 }
 
-TEMPLATE_TEST_CASE("case: cap and scale, sink, while decoding", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("case: cap and scale, sink, while decoding", "", Scalars) {
   const Index tokens = 4;
   auto layer = zero_scores<TestType>(1, 1, tokens);
   layer.q.fill(100);

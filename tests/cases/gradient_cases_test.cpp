@@ -62,7 +62,7 @@ bool same_head(const Tensor<T>& a, const Tensor<T>& b, Index item, Index head) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("case: gradients, by the slope of two keys", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("case: gradients, by the slope of two keys", "", Scalars) {
   const Matrix<TestType> zero = Matrix<TestType>::Zero(2, 3), v{{TestType(0)}, {TestType(1)}};
   const double unit = std::is_same_v<TestType, float> ? 1e-5 : 1e-12;
   const auto of_row = [&](Index row, const AlibiBias& bias, const AttentionOptions& options) {
@@ -128,7 +128,7 @@ TEST_CASE("case: gradients, of grouped heads in one call") {
   }
 }
 
-TEMPLATE_TEST_CASE("case: fully masked, every gradient of the batch item is 0", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("case: fully masked, every gradient of the batch item is 0", "", Scalars) {
   const LayerShape shape{3, 4, 2, 5, 6, 3, 2};
   auto layer = normal_layer<TestType>(shape, 75);
   auto d_out = normal_tensor<TestType>(3, 4, 5, 2, 76);

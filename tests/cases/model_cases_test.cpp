@@ -79,7 +79,7 @@ bool same_rows(const AttentionOutput<T>& a, const AttentionOutput<T>& b, Index f
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("case: padding, in a batch", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("case: padding, in a batch", "", Scalars) {
   // The same sequence of 5 in every item, with 3 rows of padding before it, behind it and on both sides.
   const Index length = 5, padded = 8, heads = 2;
   const std::vector<KeyRange> valid{{3, 8}, {0, 5}, {2, 7}};
@@ -113,7 +113,7 @@ TEMPLATE_TEST_CASE("case: padding, in a batch", "", float, double) {
   }
 }
 
-TEMPLATE_TEST_CASE("case: fully masked, in a batch", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("case: fully masked, in a batch", "", Scalars) {
   const Index heads = 2;
   const auto layer = normal_layer<TestType>({3, heads, heads, 4, 6, 3, 2}, 92);
   const std::vector<KeyRange> all{{0, 6}, {0, 6}, {0, 6}}, masked{{0, 6}, {0, 0}, {0, 6}};
@@ -129,7 +129,7 @@ TEMPLATE_TEST_CASE("case: fully masked, in a batch", "", float, double) {
   check(random_heads(heads, 2));
 }
 
-TEMPLATE_TEST_CASE("case: head slices, of a full run", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("case: head slices, of a full run", "", Scalars) {
   const auto layer = normal_layer<TestType>({2, 16, 16, 60, 60, 5, 5}, 93, Layout::tokens_first);
   const std::vector<AlibiBias> biases = standard_heads(16), half(biases.begin() + 8, biases.end());
   const auto full = attend(layer, biases, {{.causal = true}});
@@ -141,7 +141,7 @@ TEMPLATE_TEST_CASE("case: head slices, of a full run", "", float, double) {
       REQUIRE(same_bits(got.head(item, head), full.head(item, head + 8)));
 }
 
-TEMPLATE_TEST_CASE("case: head slices, slopes per batch item", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("case: head slices, slopes per batch item", "", Scalars) {
   const Index heads = 4;
   const auto layer = normal_layer<TestType>({3, heads, heads, 60, 60, 5, 5}, 94);
   std::vector<AlibiBias> biases;
@@ -157,7 +157,7 @@ TEMPLATE_TEST_CASE("case: head slices, slopes per batch item", "", float, double
   }
 }
 
-TEMPLATE_TEST_CASE("case: grouped heads, odd sizes, in one call", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("case: grouped heads, odd sizes, in one call", "", Scalars) {
   const std::vector<AlibiBias> biases{{1.0 / 4}, {1.0 / 16}, {1.0 / 64}, {1.0 / 256}};
   const double expected[] = {0.4378235, 0.4843801, 0.4960938, 0.4990234};
   Layer<TestType> zero{Tensor<TestType>(1, 4, 2, 3), Tensor<TestType>(1, 2, 2, 3), Tensor<TestType>(1, 2, 2, 5)};
@@ -212,7 +212,7 @@ TEST_CASE("case: seeds, alone or in a batch") {
   REQUIRE(std::rand() == next);
 }
 
-TEMPLATE_TEST_CASE("case: layout and overlap, of many heads", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("case: layout and overlap, of many heads", "", Scalars) {
   // One buffer, a row a token: [3][heads][features].
   const Index batch = 2, heads = 3, n = 40, d = 8, row = 3 * heads * d;
   const Tensor<TestType> buffer = normal_tensor<TestType>(batch, 1, n, row, 98);
@@ -244,7 +244,7 @@ TEMPLATE_TEST_CASE("case: layout and overlap, of many heads", "", float, double)
   }
 }
 
-TEMPLATE_TEST_CASE("case: more queries than keys, packed among others", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("case: more queries than keys, packed among others", "", Scalars) {
   // Causal, 4 queries on 2 keys between two ordinary sequences, then 3 queries without keys, then keys alone.
   const std::vector<Index> query_starts{0, 2, 6, 8, 11, 11}, key_starts{0, 2, 4, 6, 6, 9};
   Layer<TestType> zero{Tensor<TestType>(1, 1, 11, 2), Tensor<TestType>(1, 1, 9, 2), Tensor<TestType>(1, 1, 9, 9)};

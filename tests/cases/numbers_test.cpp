@@ -86,7 +86,7 @@ void each_unit_weight(const Matrix<T>& q, const Matrix<T>& k, const Matrix<T>& v
 
 // --- Lengths and strides ---------------------------------------------------------------------------------------
 
-TEMPLATE_TEST_CASE("numbers: lengths across 46341 and 65536, 2^31 and 2^32 pairs of queries and keys", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("numbers: lengths across 46341 and 65536, 2^31 and 2^32 pairs of queries and keys", "", Scalars) {
   const Index longest = 65560, block = 8;
   const Inputs<TestType> all = normal_inputs<TestType>(longest, longest, 3, 2, 1);
   const double unit = 64 * epsilon<TestType>;
@@ -188,7 +188,7 @@ struct FarTensor {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("numbers: strides whose products pass 2^31", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("numbers: strides whose products pass 2^31", "", Scalars) {
   const auto layer = normal_layer<TestType>({3, 3, 3, 3, 3, 16, 16}, 3);
   const Tensor<TestType> d_out = normal_tensor<TestType>(3, 3, 3, 16, 4);
   const std::vector<AlibiBias> biases{{0.5}, {0.1}, {0.02}};
@@ -222,7 +222,7 @@ TEMPLATE_TEST_CASE("numbers: strides whose products pass 2^31", "", float, doubl
     }
 }
 
-TEMPLATE_TEST_CASE("numbers: keys and values of more than 2^31 numbers", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("numbers: keys and values of more than 2^31 numbers", "", Scalars) {
   // Two queries see four keys each of 40000, the last ones; keys lie by columns and by rows.
   const Index n = 40000, wide = 65536, seen = 5, features = 16;
   const SparseMemory<TestType> memory(n * wide);
@@ -259,7 +259,7 @@ TEMPLATE_TEST_CASE("numbers: keys and values of more than 2^31 numbers", "", flo
 
 // --- Slopes, offsets, draws, dimensions ----------------------------------------------------------------------
 
-TEMPLATE_TEST_CASE("numbers: slopes from 2^-30 to 2^30, of either sign", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("numbers: slopes from 2^-30 to 2^30, of either sign", "", Scalars) {
   const auto [q, k, v] = normal_inputs<TestType>(30, 420, 4, 3, 11);
   for (const int exponent : {-30, -20, -12, -8, -4, -2, 0, 1, 3, 6, 10, 20, 30})
     for (const AttentionOptions& options : {AttentionOptions{.causal = true}, AttentionOptions{.query_offset = 200}}) {
@@ -288,7 +288,7 @@ TEMPLATE_TEST_CASE("numbers: slopes from 2^-30 to 2^30, of either sign", "", flo
     }
 }
 
-TEMPLATE_TEST_CASE("numbers: offsets to 2^52", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("numbers: offsets to 2^52", "", Scalars) {
   const Index queries = 40, keys = 110;
   const auto [q, k, v] = normal_inputs<TestType>(queries, keys, 4, 3, 21);
   const Matrix<TestType> g = v.topRows(queries);
@@ -327,7 +327,7 @@ TEMPLATE_TEST_CASE("numbers: offsets to 2^52", "", float, double) {
   REQUIRE(distance(far.log_sum_exp, near.log_sum_exp.array() - between) <= between * 0x1p-52);
 }
 
-TEMPLATE_TEST_CASE("numbers: from one draw to 10^5", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("numbers: from one draw to 10^5", "", Scalars) {
   const Index queries = 5, keys = 8, first = 3;  // the first query's position
   const auto [q, k, v] = normal_inputs<TestType>(queries, keys, 3, 2, 31);
   for (const Sampling sampling : {Sampling::importance, Sampling::independent})
@@ -367,7 +367,7 @@ TEMPLATE_TEST_CASE("numbers: from one draw to 10^5", "", float, double) {
     }
 }
 
-TEMPLATE_TEST_CASE("numbers: dimensions from 1 to 1024, forward and backward", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("numbers: dimensions from 1 to 1024, forward and backward", "", Scalars) {
   const std::vector<Index> dimensions{1, 2, 3, 7, 8, 15, 16, 17, 63, 64, 65, 80, 128, 255, 256, 257, 300, 512, 1000, 1024};
   const auto check = [](Index head_dim, Index value_dim, bool causal) {
     const auto [q, k, v] = normal_inputs<TestType>(14, 17, head_dim, value_dim, 41);
@@ -389,7 +389,7 @@ TEMPLATE_TEST_CASE("numbers: dimensions from 1 to 1024, forward and backward", "
 
 // --- Scores ----------------------------------------------------------------------------------------------------
 
-TEMPLATE_TEST_CASE("numbers: scores that rise or fall along a row, by up to 1e4 a key", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("numbers: scores that rise or fall along a row, by up to 1e4 a key", "", Scalars) {
   const Index n = 1500, queries = 9;
   const Matrix<TestType> q = Matrix<TestType>::Ones(queries, 1), v = normal_matrix<TestType>(n, 3, 51);
   for (const double step : {0x1p-7, 0x1p-4, 1.0, 1e4})  // every score is exact
@@ -423,7 +423,7 @@ TEMPLATE_TEST_CASE("numbers: scores that rise or fall along a row, by up to 1e4 
     }
 }
 
-TEMPLATE_TEST_CASE("numbers: all scores equal, up to the limit: the mean of the values", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("numbers: all scores equal, up to the limit: the mean of the values", "", Scalars) {
   const Index n = 900;
   const Matrix<TestType> v = normal_matrix<TestType>(n, 3, 52), q = Matrix<TestType>::Ones(7, 1);
   for (const TestType score : {TestType(0), TestType(-1e4), TestType(1e4), TestType(1e30), -top<TestType>, top<TestType>})
@@ -437,7 +437,7 @@ TEMPLATE_TEST_CASE("numbers: all scores equal, up to the limit: the mean of the 
                                });
 }
 
-TEMPLATE_TEST_CASE("numbers: finite scores at the limit give finite outputs", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("numbers: finite scores at the limit give finite outputs", "", Scalars) {
   // The largest score at four keys of 900, in several tiles; the others as far below as numbers go.
   const Index n = 900;
   const Matrix<TestType> v = normal_matrix<TestType>(n, 3, 53), q = Matrix<TestType>::Ones(7, 2);
@@ -469,7 +469,7 @@ TEMPLATE_TEST_CASE("numbers: finite scores at the limit give finite outputs", ""
   }
 }
 
-TEMPLATE_TEST_CASE("numbers: products beyond the limit are infinite scores", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("numbers: products beyond the limit are infinite scores", "", Scalars) {
   const Index n = 500;
   const TestType huge = std::sqrt(top<TestType>) * 4;
   auto [q, k, v] = normal_inputs<TestType>(n, n, 2, 3, 54);
@@ -509,7 +509,7 @@ TEMPLATE_TEST_CASE("numbers: products beyond the limit are infinite scores", "",
 
 // --- Small numbers and long rows -----------------------------------------------------------------------------
 
-TEMPLATE_TEST_CASE("numbers: denormal inputs", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("numbers: denormal inputs", "", Scalars) {
   const TestType least = std::numeric_limits<TestType>::denorm_min();
   const Index n = 600;
   const bool single = std::is_same_v<TestType, float>;
@@ -537,7 +537,7 @@ TEMPLATE_TEST_CASE("numbers: denormal inputs", "", float, double) {
   }
 }
 
-TEMPLATE_TEST_CASE("numbers: zeros of either sign are one number", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("numbers: zeros of either sign are one number", "", Scalars) {
   const Index n = 450;
   const auto [q, k, v] = normal_inputs<TestType>(30, n, 4, 3, 62);
   const auto with_zeros = [](Matrix<TestType> rows, Index step, TestType zero) {
@@ -554,7 +554,7 @@ TEMPLATE_TEST_CASE("numbers: zeros of either sign are one number", "", float, do
   REQUIRE((attention(q, k, negative, AlibiBias{-0.0}).values.array() == 0).all());
 }
 
-TEMPLATE_TEST_CASE("numbers: uniform weights over 10^5 keys: the mean of the values to a few units", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("numbers: uniform weights over 10^5 keys: the mean of the values to a few units", "", Scalars) {
   const Index n = 100000, features = 6;
   Matrix<TestType> v(n, features);  // uniform draws, an offset far larger than them, constants
   for (Index j = 0; j < n; ++j)

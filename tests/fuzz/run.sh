@@ -5,7 +5,7 @@
 set -euo pipefail
 program=$1 corpus=$2 found=$3
 mkdir -p "$found/corpus" "$found/broken"
-arguments=(-max_total_time="${FUZZ_SECONDS:-60}" -artifact_prefix="$found/broken/" -timeout=20 -rss_limit_mb=3000
+arguments=(-max_total_time="${FUZZ_SECONDS:-60}" -artifact_prefix="$found/broken/" -timeout=60 -rss_limit_mb=3000
   -print_final_stats=1 -verbosity=1)
 folders=("$found/corpus")
 [[ -d $corpus ]] && folders+=("$corpus")

@@ -6,6 +6,7 @@
 #include "fuzz/attention_inputs.hpp"
 #include "support/streams.hpp"
 
+#include <algorithm>
 #include <optional>
 #include <sstream>
 
@@ -38,7 +39,6 @@ class Run {
                noise_tensor<T>(shape.key_heads, shape.tokens, shape.head_dim, noise_),
                noise_tensor<T>(shape.key_heads, shape.tokens, shape.value_dim, noise_)},
         out_(1, shape.heads, shape.tokens, shape.value_dim), asked_(static_cast<std::size_t>(shape.tokens)),
-        hostile_(static_cast<std::size_t>(shape.tokens)),
         stream_(std::in_place, biases_, shape.key_heads, shape.head_dim, shape.value_dim, options, max_query_norm) {
     for (Index places = bytes.ConsumeIntegral<std::uint8_t>() > 196 ? in_range(bytes, 1, 3) : 0; places > 0; --places) spoil();
   }
@@ -68,7 +68,7 @@ class Run {
     const Index token = in_range(bytes_, 0, shape_.tokens - 1), head = in_range(bytes_, 0, shape_.key_heads - 1);
     const T number = static_cast<T>(bytes_.PickValueInArray(numbers));
     (bytes_.ConsumeBool() ? layer_.k : layer_.v).set_row(0, head, token, [&](Index) { return number; });
-    hostile_[at(token)] = true;
+    hostile_.push_back(token);
   }
 
   /// The next tokens, by one call.
@@ -183,9 +183,10 @@ class Run {
   [[nodiscard]] bool sees_hostile(const B& bias, Index query) const {
     const Index position = options_.key_offset + query;
     const KeyRange support = bias.support(position);
-    for (Index key = std::max<Index>(0, query - options_.window_left.value_or(query)); key <= query; ++key)
-      if (hostile_[at(key)] && support.contains(options_.key_offset + key)) return true;
-    return false;
+    const Index first = std::max<Index>(0, query - options_.window_left.value_or(query));
+    return std::any_of(hostile_.begin(), hostile_.end(), [&](Index key) {
+      return first <= key && key <= query && support.contains(options_.key_offset + key);
+    });
   }
 
   Bytes& bytes_;
@@ -196,7 +197,8 @@ class Run {
   Noise noise_;
   Layer<T> layer_;
   Tensor<T> out_;
-  std::vector<bool> asked_, hostile_;
+  std::vector<bool> asked_;
+  std::vector<Index> hostile_;  ///< tokens
   std::optional<Stream> stream_;
   Index next_ = 0;
 };

@@ -50,8 +50,7 @@ TEST_CASE("The blocks are consecutive, not empty, and cover the positions; each 
     }
 }
 
-TEMPLATE_TEST_CASE("The dense mask is 1 where two positions share a bin, and so says contains", "", float,
-                   double) {
+TEMPLATE_LIST_TEST_CASE("The dense mask is 1 where two positions share a bin, and so says contains", "", Scalars) {
   for (const Index n : {0, 1, 2, 3, 5, 13, 127})
     for (const PositionHash& hash : many_hashes()) {
       const BlockMask mask(hash, n);

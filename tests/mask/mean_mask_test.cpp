@@ -144,7 +144,7 @@ TEST_CASE("Both ends of the support never decrease") {
   }
 }
 
-TEMPLATE_TEST_CASE("The dense matrix follows the definition", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("The dense matrix follows the definition", "", Scalars) {
   const double tolerance = 1e-13 + (sizeof(TestType) == 4 ? 1e-7 : 0);
   for (const auto& hashes : many_hashes()) {
     const MeanMask mask(hashes);
@@ -164,9 +164,8 @@ TEMPLATE_TEST_CASE("The dense matrix follows the definition", "", float, double)
   }
 }
 
-TEMPLATE_TEST_CASE(
-    "Adding log weights over any part of the support equals log_weight and touches nothing else", "", float,
-    double) {
+TEMPLATE_LIST_TEST_CASE(
+    "Adding log weights over any part of the support equals log_weight and touches nothing else", "", Scalars) {
   using T = TestType;
   const T guard = T{12345};
   const double tolerance = sizeof(T) == 4 ? 4e-6 : 1e-13;  // of scores around 30

@@ -131,7 +131,7 @@ void each_layer(std::uint64_t first_seed, Index most_pairs, Check&& check) {
 
 // --- Other heads, items and sequences -----------------------------------------------------------------------
 
-TEMPLATE_TEST_CASE("A group of heads has the same bits whatever all others hold, forwards and backwards", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("A group of heads has the same bits whatever all others hold, forwards and backwards", "", Scalars) {
   Index rows = 0, spoilt = 0;
   each_layer(13000, 12000, [&](std::uint64_t seed, Dice& dice, LayerCall call, const auto& biases, auto others) {
     if (dice.chance(0.3)) call.attention.tolerance = 0x1p-10;
@@ -177,7 +177,7 @@ TEMPLATE_TEST_CASE("A group of heads has the same bits whatever all others hold,
   CHECK(spoilt > 50);
 }
 
-TEMPLATE_TEST_CASE("A query head has the same bits whatever the others of its group ask", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("A query head has the same bits whatever the others of its group ask", "", Scalars) {
   each_layer(14000, 12000, [&](std::uint64_t seed, Dice& dice, LayerCall call, const auto& biases, auto others) {
     if (dice.chance(0.5)) call.attention.tolerance = 0x1p-10;
     const LayerShape& shape = call.shape;
@@ -197,7 +197,7 @@ TEMPLATE_TEST_CASE("A query head has the same bits whatever the others of its gr
 
 // --- Later tokens -------------------------------------------------------------------------------------------
 
-TEMPLATE_TEST_CASE("Under causality no row of a layer or a stream changes a bit with later tokens", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Under causality no row of a layer or a stream changes a bit with later tokens", "", Scalars) {
   Index rows = 0;
   each_layer(15000, 12000, [&](std::uint64_t seed, Dice& dice, LayerCall call, const auto& biases, const auto&) {
     // As many queries as keys, so that a row of either is a token.
@@ -242,7 +242,7 @@ TEMPLATE_TEST_CASE("Under causality no row of a layer or a stream changes a bit 
 
 // --- Linear gradients ---------------------------------------------------------------------------------------
 
-TEMPLATE_TEST_CASE("Gradients of a layer are linear in the derivative by its output", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Gradients of a layer are linear in the derivative by its output", "", Scalars) {
   each_layer(16000, 8000, [&](std::uint64_t seed, Dice& dice, const LayerCall& call, const auto& biases, const auto&) {
     const LayerShape& shape = call.shape;
     const Layer<TestType> layer = layer_of<TestType>(call, seed);

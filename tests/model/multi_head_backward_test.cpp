@@ -101,7 +101,7 @@ const std::vector<AttentionOptions>& calls() {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("Each head has the bits of attention_backward(), in any layout and with any threads", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Each head has the bits of attention_backward(), in any layout and with any threads", "", Scalars) {
   for (const Layout layout : all_layouts)
     for (const int threads : {1, 3})
       for (AttentionOptions options : calls()) {

@@ -89,7 +89,7 @@ void with_biases(int kind, Dice& dice, const LayerShape& shape, Check&& check) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("Layers of any shape are attention() head by head, and what its definition says", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Layers of any shape are attention() head by head, and what its definition says", "", Scalars) {
   Index empty_members = 0, rest_rows = 0, padded = 0;
   for (std::uint64_t seed = 0; seed < 240; ++seed) {
     Dice dice(seed + 1000);

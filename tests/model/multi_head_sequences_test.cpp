@@ -75,7 +75,7 @@ LayerView<T> part(const LayerView<T>& layer, Index item, KeyRange queries, KeyRa
 
 // --- Padding -----------------------------------------------------------------------------------------------
 
-TEMPLATE_TEST_CASE("Padding, left or right, leaves no trace in the rows of real queries", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Padding, left or right, leaves no trace in the rows of real queries", "", Scalars) {
   const Index length = 40;
   const std::vector<KeyRange> valid{{0, 40}, {7, 40}, {0, 31}, {5, 6}, {11, 39}};  // one a batch item
   const Index batch = static_cast<Index>(valid.size());
@@ -120,7 +120,7 @@ TEMPLATE_TEST_CASE("Padding, left or right, leaves no trace in the rows of real 
   }
 }
 
-TEMPLATE_TEST_CASE("Padding on the right changes no bit", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Padding on the right changes no bit", "", Scalars) {
   const Index length = 450, real = 400;
   auto layer = normal_layer<TestType>({1, heads, key_heads, length, length, 8, 8}, 32);
   overwrite(layer.k, 0, {real, length}, not_a_number);
@@ -147,7 +147,7 @@ TEST_CASE("NaN in padded queries stays in their rows") {
     REQUIRE(same_numbers(got.head(0, head).values.bottomRows(21), clean.head(0, head).values.bottomRows(21)));
 }
 
-TEMPLATE_TEST_CASE("Padded keys under queries of another number and an offset of their own", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Padded keys under queries of another number and an offset of their own", "", Scalars) {
   // Keys 4 .. 19 of 24 are real; 10 queries at padded positions 14 .. 23 or, told so, 6 .. 15.
   const auto layer = normal_layer<TestType>({1, heads, key_heads, 10, 24, 8, 5}, 34);
   const std::vector<KeyRange> valid{{4, 19}};
@@ -217,8 +217,7 @@ TEST_CASE("Two packed sequences, by hand") {
   REQUIRE(got.log_sum_exp[5] == -infinity);
 }
 
-TEMPLATE_TEST_CASE("A packed sequence is a call of its own: positions, windows, causality and blocks", "", float,
-                   double) {
+TEMPLATE_LIST_TEST_CASE("A packed sequence is a call of its own: positions, windows, causality and blocks", "", Scalars) {
   // Queries and keys of different numbers; members without queries, without keys, without both, at either end.
   const std::vector<Index> query_starts{0, 0, 7, 40, 40, 40, 55, 130, 130},
       key_starts{0, 5, 12, 45, 60, 60, 60, 170, 170};
@@ -243,7 +242,7 @@ TEMPLATE_TEST_CASE("A packed sequence is a call of its own: positions, windows, 
   }
 }
 
-TEMPLATE_TEST_CASE("Two packed members of different query and key lengths are two calls", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Two packed members of different query and key lengths are two calls", "", Scalars) {
   const auto layer = normal_layer<TestType>({1, heads, key_heads, 50, 90, 8, 8}, 42);
   const std::vector<Index> query_starts{0, 20, 50}, key_starts{0, 60, 90};
   for (const bool causal : {true, false}) {
@@ -307,8 +306,7 @@ TEST_CASE("NaN in one packed sequence leaves the bits of the others") {
   }
 }
 
-TEMPLATE_TEST_CASE("Many packed sequences of random lengths, in any order, on any number of threads", "", float,
-                   double) {
+TEMPLATE_LIST_TEST_CASE("Many packed sequences of random lengths, in any order, on any number of threads", "", Scalars) {
   Dice dice(46);
   std::vector<Index> lengths;
   for (int m = 0; m < 60; ++m) lengths.push_back(dice.chance(0.2) ? 0 : dice.below(60));

@@ -74,7 +74,7 @@ struct Throwing : NoBias {
 
 // --- Heads and batches -------------------------------------------------------------------------------------
 
-TEMPLATE_TEST_CASE("Every head of every batch item is attention() of that head, bit by bit", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Every head of every batch item is attention() of that head, bit by bit", "", Scalars) {
   for (const Index key_heads : {6, 3, 2, 1}) {  // one each, grouped, multi-query
     const auto layer = normal_layer<TestType>({3, 6, key_heads, 110, 150, 16, 8}, 1);
     for (const AttentionOptions& call : calls) {
@@ -85,7 +85,7 @@ TEMPLATE_TEST_CASE("Every head of every batch item is attention() of that head, 
   }
 }
 
-TEMPLATE_TEST_CASE("Every head is what the definition of attention says", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Every head is what the definition of attention says", "", Scalars) {
   for (const Index key_heads : {4, 2, 1}) {
     const auto layer = normal_layer<TestType>({2, 4, key_heads, 70, 90, 5, 3}, 2);
     for (const AttentionOptions& call : calls) {
@@ -140,7 +140,7 @@ TEST_CASE("Biases in a span, a vector or an array of a user's own type") {
   REQUIRE(out.storage() == got.values.storage());
 }
 
-TEMPLATE_TEST_CASE("A head has the same bits alone and in a batch", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("A head has the same bits alone and in a batch", "", Scalars) {
   const auto layer = normal_layer<TestType>({3, 4, 2, 130, 400, 16, 16}, 5, Layout::tokens_first);
   const auto check = [&](const auto& biases, const AttentionOptions& call) {
     const auto all = attend(layer, biases, {call});
@@ -183,8 +183,8 @@ TEST_CASE("Masks drawn with the head as their stream are independent from head t
 
 // --- Options -----------------------------------------------------------------------------------------------
 
-TEMPLATE_TEST_CASE("Skipped tiles: the bits of attention() with the same tolerance, whatever shares the keys", "",
-                   float, double) {
+TEMPLATE_LIST_TEST_CASE("Skipped tiles: the bits of attention() with the same tolerance, whatever shares the keys", "",
+                   Scalars) {
   // Steep and flat heads in one group, which prepare their keys differently when alone.
   const std::vector<AlibiBias> biases{{0.04}, {1.0 / 256}, {0.06, 0.2}, {0.02}};
   for (const Index key_heads : {4, 2, 1})
@@ -199,7 +199,7 @@ TEMPLATE_TEST_CASE("Skipped tiles: the bits of attention() with the same toleran
       }
 }
 
-TEMPLATE_TEST_CASE("Keys that only other heads of the group see change no bit under a tolerance", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Keys that only other heads of the group see change no bit under a tolerance", "", Scalars) {
   auto layer = normal_layer<TestType>({1, 3, 1, 250, 1500, 8, 8}, 7);
   for (Index key = 0; key < 700; ++key)  // large, so that no bound over them would let anything be skipped
     layer.k.set_row(0, 0, key, [](Index) { return TestType(30); });
@@ -210,7 +210,7 @@ TEMPLATE_TEST_CASE("Keys that only other heads of the group see change no bit un
   REQUIRE_FALSE(same_bits(got.head(0, 0), attend(layer, biases).head(0, 0)));
 }
 
-TEMPLATE_TEST_CASE("Within a tolerance, errors of every head stay below what was asked for", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Within a tolerance, errors of every head stay below what was asked for", "", Scalars) {
   const std::vector<AlibiBias> biases{{0.5}, {0.1}, {0.06, 0.2}, {0.02}};
   const auto layer = normal_layer<TestType>({2, 4, 2, 200, 1200, 8, 3}, 8);
   const double rounding = 50 * static_cast<double>(std::numeric_limits<TestType>::epsilon());
@@ -229,7 +229,7 @@ TEMPLATE_TEST_CASE("Within a tolerance, errors of every head stay below what was
   }
 }
 
-TEMPLATE_TEST_CASE("Any number of threads gives the bits of one, with many heads and with few", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Any number of threads gives the bits of one, with many heads and with few", "", Scalars) {
   const std::vector<Index> queries{0, 5, 5, 150, 290, 300}, keys{0, 9, 20, 300, 300, 400};
   for (const Index heads : {8, 2})  // more than four groups a thread for one thread and for two; never so
     for (const double tolerance : {0.0, 1e-3}) {
@@ -277,7 +277,7 @@ TEST_CASE("What a bias throws reaches the caller, on any thread") {
 
 // --- Layouts -----------------------------------------------------------------------------------------------
 
-TEMPLATE_TEST_CASE("Any strides with unit feature stride give the bits of packed heads", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Any strides with unit feature stride give the bits of packed heads", "", Scalars) {
   for (const Index value_dim : {16, 5}) {  // values read in place, and copied
     const LayerShape shape{2, 4, 2, 110, 150, 16, value_dim};
     const auto packed = attend(normal_layer<TestType>(shape, 11), standard_heads(4));
@@ -304,7 +304,7 @@ TEST_CASE("The gaps of an output are not written") {
   }
 }
 
-TEMPLATE_TEST_CASE("Queries, keys and values in one interleaved buffer", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Queries, keys and values in one interleaved buffer", "", Scalars) {
   // A row of the buffer is the projection of one token: [3][heads][features], or heads and key heads behind each other.
   const Index batch = 2, n = 70, d = 8;
   for (const Index key_heads : {4, 1}) {
@@ -349,7 +349,7 @@ TEST_CASE("A stride of 0 repeats: grouped heads equal repeated keys and values, 
 
 // --- Overlap -----------------------------------------------------------------------------------------------
 
-TEMPLATE_TEST_CASE("The output may lie over q, k or v, in whole or in part: the same numbers", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("The output may lie over q, k or v, in whole or in part: the same numbers", "", Scalars) {
   const LayerShape shape{2, 2, 2, 90, 90, 8, 8};
   const Index size = 2 * 2 * 90 * 8;
   const auto biases = standard_heads(2);
@@ -489,7 +489,7 @@ TEST_CASE("NaN in one head of one item spoils that head's group only") {
     }
 }
 
-TEMPLATE_TEST_CASE("No tokens, heads, items or features is legal", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("No tokens, heads, items or features is legal", "", Scalars) {
   for (const LayerShape& shape : {LayerShape{2, 4, 2, 0, 0, 4, 3}, LayerShape{2, 4, 2, 0, 7, 4, 3},
                                   LayerShape{2, 4, 2, 7, 0, 4, 3}, LayerShape{2, 0, 0, 7, 5, 4, 3},
                                   LayerShape{2, 0, 3, 7, 5, 4, 3}, LayerShape{0, 4, 2, 7, 5, 4, 3},

@@ -135,8 +135,7 @@ TEST_CASE("A user's bias keeps what its support reaches; what has no end is kept
 
 // --- Memory ------------------------------------------------------------------------------------------------
 
-TEMPLATE_TEST_CASE("Memory is at most twice the largest reach and three tiles, however long the stream", "", float,
-                   double) {
+TEMPLATE_LIST_TEST_CASE("Memory is at most twice the largest reach and three tiles, however long the stream", "", Scalars) {
   const Index head_dim = 3, value_dim = 2, tokens = 30000;
   const auto layer = normal_stream<TestType>({1, 1, 200, head_dim, value_dim}, 6);
   const auto run = [&](const auto& bias, const AttentionOptions& options) {

@@ -73,7 +73,7 @@ std::string small_state(const AttentionOptions& options = {.sink = 1, .tolerance
 
 // --- Going on ----------------------------------------------------------------------------------------------
 
-TEMPLATE_TEST_CASE("A loaded stream goes on with the same bits, wherever it was cut", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("A loaded stream goes on with the same bits, wherever it was cut", "", Scalars) {
   const StreamShape shape{4, 2, 1700, 8, 5};
   const auto layer = normal_stream<TestType>(shape, 2);
   const auto check = [&](const auto& biases, const AttentionOptions& options, std::optional<double> norm = {}) {

@@ -82,7 +82,7 @@ constexpr double rounding = std::is_same_v<T, float> ? 1e-5 : 1e-13;  // of unit
 
 // --- The rows of one long call -----------------------------------------------------------------------------
 
-TEMPLATE_TEST_CASE("Any chunks, bias and options: what the definition of causal attention says", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Any chunks, bias and options: what the definition of causal attention says", "", Scalars) {
   for (std::uint64_t seed = 0; seed < 90; ++seed) {
     Dice dice(seed);
     const Index key_heads = dice.pick<Index>({1, 1, 2}), heads = key_heads * dice.pick<Index>({1, 1, 3});
@@ -101,8 +101,7 @@ TEMPLATE_TEST_CASE("Any chunks, bias and options: what the definition of causal 
   }
 }
 
-TEMPLATE_TEST_CASE("Streams of many tiles whose front is dropped again and again equal one long call", "", float,
-                   double) {
+TEMPLATE_LIST_TEST_CASE("Streams of many tiles whose front is dropped again and again equal one long call", "", Scalars) {
   const StreamShape shape{2, 1, 4000, 16, 16};
   const auto layer = normal_stream<TestType>(shape, 100);
   for (const Index chunk : {1, 7, 200, 1500}) {
@@ -123,7 +122,7 @@ TEMPLATE_TEST_CASE("Streams of many tiles whose front is dropped again and again
   }
 }
 
-TEMPLATE_TEST_CASE("Streams of many tiles that keep everything equal one long call", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Streams of many tiles that keep everything equal one long call", "", Scalars) {
   const StreamShape shape{2, 2, 1500, 16, 16};
   const auto layer = normal_stream<TestType>(shape, 101);
   for (const Chunk& chunk : {Chunk{1, 1}, Chunk{250, 250}, Chunk{500, 3}}) {
@@ -141,7 +140,7 @@ TEMPLATE_TEST_CASE("Streams of many tiles that keep everything equal one long ca
   }
 }
 
-TEMPLATE_TEST_CASE("A decode row is the prefill row, for every bias and far offsets", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("A decode row is the prefill row, for every bias and far offsets", "", Scalars) {
   const StreamShape shape{4, 2, 110, 8, 5};
   const auto layer = normal_stream<TestType>(shape, 102);
   for (const Index offset : {Index{0}, Index{1} << 20, (Index{1} << 40) - 55, -(Index{1} << 40) - 55})
@@ -189,8 +188,8 @@ TEST_CASE("Positions far out change no bit of exact attention") {
 
 // --- What must not matter ----------------------------------------------------------------------------------
 
-TEMPLATE_TEST_CASE("The bits do not depend on the threads, on where tensors lie, or on queries nobody asked for", "",
-                   float, double) {
+TEMPLATE_LIST_TEST_CASE("The bits do not depend on the threads, on where tensors lie, or on queries nobody asked for", "",
+                   Scalars) {
   const StreamShape shape{6, 3, 700, 8, 8};
   const auto check = [&](const auto& biases, AttentionOptions options) {
     Dice dice(104);
@@ -218,7 +217,7 @@ TEMPLATE_TEST_CASE("The bits do not depend on the threads, on where tensors lie,
   check(random_heads(6, 12), {});
 }
 
-TEMPLATE_TEST_CASE("Output over the queries, keys or values of its own step: the same numbers", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("Output over the queries, keys or values of its own step: the same numbers", "", Scalars) {
   const StreamShape shape{4, 4, 60, 8, 8};
   const auto layer = normal_stream<TestType>(shape, 105);
   const auto biases = standard_heads(4);
@@ -278,7 +277,7 @@ TEST_CASE("NaN spoils the rows that see it and leaves no trace once it is out of
 
 // --- The smallest streams ----------------------------------------------------------------------------------
 
-TEMPLATE_TEST_CASE("No features, no values, no tokens: legal, also with a budget", "", float, double) {
+TEMPLATE_LIST_TEST_CASE("No features, no values, no tokens: legal, also with a budget", "", Scalars) {
   for (const StreamShape& shape : {StreamShape{2, 1, 40, 0, 3}, StreamShape{2, 1, 40, 3, 0}, StreamShape{2, 1, 40, 0, 0},
                                    StreamShape{1, 1, 1, 1, 1}, StreamShape{2, 2, 0, 4, 4}})
     for (const Layout layout : all_layouts)
