@@ -160,6 +160,8 @@ class Bench {
  private:
   Run judge(const Method& method, const Matrix<T>& values, std::span<const PositionHash> hashes) const {
     const Matrix<double> error = values.template cast<double>() - reference_;
+    if (!error.allFinite())
+      throw UsageError("the activations of head " + std::to_string(case_.head) + " are so large that scores or sums overflow");
     const double largest = error.cwiseAbs().maxCoeff();
     const KeyCounts keys = count_keys(method, hashes, case_.sigma(), reference_.rows(), options_.causal);
     return {error.squaredNorm(), reference_.squaredNorm(),

@@ -4,6 +4,7 @@
 /// \file
 /// Inputs of the experiments on outputs, and attention under any weights, in the open: dense and in double.
 
+#include <filesystem>
 #include <variant>
 
 #include "../support/npy.hpp"
@@ -17,7 +18,8 @@ struct AttentionCase {
   [[nodiscard]] double scale() const { return 1 / std::sqrt(static_cast<double>(q.cols())); }
 };
 
-/// The heads of a file of [query, key, value] x heads x tokens x features; at most so many tokens of each.
+/// The heads of a file NAME_qkv.npy of [query, key, value] x heads x tokens x features, called NAME 0, NAME 1, ..; at most
+/// so many tokens of each.
 inline std::vector<AttentionCase> read_cases(const std::string& file, Index most_tokens) {
   const poslsh_examples::NpyArray array = poslsh_examples::read_npy(file);
   const std::vector<std::int64_t>& shape = array.shape;
@@ -25,6 +27,8 @@ inline std::vector<AttentionCase> read_cases(const std::string& file, Index most
     throw poslsh_examples::FileError(file,
                                      "has the shape " + poslsh_examples::describe_shape(shape) +
                                          "; it must be 3 (query, key, value) x heads x tokens x features");
+  std::string name = std::filesystem::path(file).stem().string();
+  if (name.ends_with("_qkv")) name.resize(name.size() - 4);
   std::vector<AttentionCase> cases;
   std::visit(
       [&]<class T>(const std::vector<T>& values) {
@@ -35,7 +39,7 @@ inline std::vector<AttentionCase> read_cases(const std::string& file, Index most
                 .topRows(std::min<Index>(most_tokens, shape[2]))
                 .template cast<double>();
           };
-          cases.push_back({"text " + text(head), part(0), part(1), part(2)});
+          cases.push_back({name + " " + text(head), part(0), part(1), part(2)});
         }
       },
       array.values);

@@ -77,14 +77,13 @@ int run(int argc, char** argv) {
   std::string cost_csv;
   if (!parse(argc, argv, "Block sizes beside their bound, and the cost of blockwise attention.", common,
              [&](CLI::App& app) {
-               app.add_option("--sigma", sigma, "1 / slope, of the block sizes")->check(CLI::PositiveNumber);
-               app.add_option("--seeds", seeds, "Draws of s hashes a length")->check(CLI::Range(2, 100000));
-               app.add_option("--longest", longest, "Largest n")->check(CLI::Range(256, 1 << 24));
+               app.add_option("--sigma", sigma, "1 / slope, of the block sizes")->check(poslsh_examples::positive());
+               app.add_option("--seeds", seeds, "Draws of s hashes a length")->transform(poslsh_examples::whole<Index>(2, 100000));
+               app.add_option("--longest", longest, "Largest n")->transform(poslsh_examples::whole<Index>(256, 1 << 24));
                app.add_option("--cost-csv", cost_csv, "Write the times to this file");
-             }))
+             }, &cost_csv))
     return 0;
   if (common.quick) seeds = 20, longest = 1 << 12;
-  if (!cost_csv.empty()) poslsh_examples::check_writable(cost_csv);
 
   // Block sizes: first s = ceil(ln n), then a fixed length.
   CsvTable csv({"setting", "positions", "sigma", "samples", "mean_largest", "quantile_95_largest", "largest",

@@ -20,6 +20,7 @@
 #include "../support/gnuplot.hpp"
 #include "../support/progress.hpp"
 #include "../support/text_table.hpp"
+#include "../support/validators.hpp"
 
 namespace experiments {
 
@@ -52,16 +53,17 @@ struct CommonOptions {
   std::uint64_t seed = 1;
 };
 
-/// The common options of a program, and its own, which `add` gives to the app.
+/// The common options of a program, and its own, which `add` gives to the app; more_csv another file that it may write.
 template <class Add>
-bool parse(int argc, char** argv, const std::string& description, CommonOptions& common, Add&& add) {
+bool parse(int argc, char** argv, const std::string& description, CommonOptions& common, Add&& add,
+           const std::string* more_csv = nullptr) {
   CLI::App app(description);
   app.option_defaults()->always_capture_default();
   app.add_option("--csv", common.csv, "Write all results to this file");
   app.add_option("--plot", common.plot, "Draw them into this .png or .svg file, by gnuplot");
-  app.add_option("--seed", common.seed, "First seed of the draws");
-  app.add_option("--threads", common.threads, "Threads")->check(CLI::Range(1, 1024));
-  app.add_flag("--quick", common.quick, "A small setting that takes a second: shows that it runs, no more");
+  app.add_option("--seed", common.seed, "First seed of the draws")->transform(poslsh_examples::a_seed());
+  app.add_option("--threads", common.threads, "Threads")->transform(poslsh_examples::whole<Index>(1, 1024));
+  app.add_flag("--quick", common.quick, "A small setting that takes a second, whatever sizes are given: shows that it runs, no more");
   add(app);
   try {
     app.parse(argc, argv);
@@ -72,7 +74,7 @@ bool parse(int argc, char** argv, const std::string& description, CommonOptions&
   }
   if (!common.plot.empty() && !poslsh_examples::is_picture_name(common.plot))
     throw std::runtime_error("--plot: " + common.plot + " ends neither in .png nor in .svg");
-  poslsh_examples::check_outputs({common.csv, common.plot});
+  poslsh_examples::check_outputs({common.csv, common.plot, more_csv == nullptr ? "" : *more_csv});
   return true;
 }
 
@@ -84,7 +86,9 @@ int guarded(const char* name, Run&& run) {
     poslsh_examples::finish_printing();
     return code;
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s: %s\n", name, error.what());
+    std::string message = error.what();
+    std::replace_if(message.begin(), message.end(), [](unsigned char c) { return c < ' '; }, ' ');
+    std::fprintf(stderr, "%s: %s\n", name, message.c_str());
     return 2;
   }
 }

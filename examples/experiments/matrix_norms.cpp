@@ -79,13 +79,13 @@ int run(int argc, char** argv) {
   double tolerance = 1e-3;
   if (!parse(argc, argv, "Norms of Mt - L* against the number of draws, beside Theorem 2.1.", common,
              [&](CLI::App& app) {
-               app.add_option("--positions", n, "Positions n")->check(CLI::Range(2, 20000));
+               app.add_option("--positions", n, "Positions n")->transform(poslsh_examples::whole<Index>(2, 20000));
                app.add_option("--largest", largest, "Largest number of draws; 1, 10, 100, .. up to it")
-                   ->check(CLI::Range(1, 10000000));
+                   ->transform(poslsh_examples::whole<Index>(1, 10000000));
                app.add_option("--every", every, "Take every so-manieth of the 40 slopes")
-                   ->check(CLI::Range(1, 40));
+                   ->transform(poslsh_examples::whole<Index>(1, 40));
                app.add_option("--tolerance", tolerance, "Of the spectral norms, relative")
-                   ->check(CLI::Range(1e-8, 0.1));
+                   ->check(poslsh_examples::between(1e-8, 0.1, "a number from 1e-8 to 0.1"));
              }))
     return 0;
   if (common.quick) n = 300, largest = 100, every = 8;

@@ -23,16 +23,16 @@ int run(int argc, char** argv) {
   std::vector<std::string> names{"independent", "importance", "mixture"};
   if (!parse(argc, argv, "Spectral error of the mean mask at a million positions.", common,
              [&](CLI::App& app) {
-               app.add_option("--positions", n, "Positions n")->check(CLI::Range(2, 1 << 26));
-               app.add_option("--sigma", sigma, "1 / slope")->check(CLI::PositiveNumber);
+               app.add_option("--positions", n, "Positions n")->transform(poslsh_examples::whole<Index>(2, 1 << 26));
+               app.add_option("--sigma", sigma, "1 / slope")->check(poslsh_examples::positive());
                app.add_option("--samples", samples, "Numbers of draws")
                    ->delimiter(',')
-                   ->check(CLI::Range(1, 1 << 20));
+                   ->transform(poslsh_examples::whole<Index>(1, 1 << 20));
                app.add_option("--sampling", names, "independent, stratified, importance, mixture")
                    ->delimiter(',')
                    ->check(CLI::IsMember({"independent", "stratified", "importance", "mixture"}));
                app.add_option("--tolerance", tolerance, "Of the spectral norm, relative")
-                   ->check(CLI::Range(1e-8, 0.1));
+                   ->check(poslsh_examples::between(1e-8, 0.1, "a number from 1e-8 to 0.1"));
              }))
     return 0;
   if (common.quick) n = 1 << 14, samples = {4, 16, 64};

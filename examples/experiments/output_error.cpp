@@ -37,11 +37,11 @@ int run(int argc, char** argv) {
              common, [&](CLI::App& app) {
                app.add_option("--input", input,
                               "Activations: .npy, [query, key, value] x heads x tokens x features");
-               app.add_option("--tokens", tokens, "At most so many tokens")->check(CLI::Range(2, 16384));
-               app.add_option("--sigma", sigmas, "1 / slope")->delimiter(',')->check(CLI::PositiveNumber);
+               app.add_option("--tokens", tokens, "At most so many tokens")->transform(poslsh_examples::whole<Index>(2, 16384));
+               app.add_option("--sigma", sigmas, "1 / slope")->delimiter(',')->check(poslsh_examples::positive());
                app.add_option("--samples", samples, "Numbers of draws")
                    ->delimiter(',')
-                   ->check(CLI::Range(1, 1 << 20));
+                   ->transform(poslsh_examples::whole<Index>(1, 1 << 20));
                app.add_flag("--causal", causal, "A query sees no later key");
              }))
     return 0;
@@ -66,6 +66,7 @@ int run(int argc, char** argv) {
     for (const double sigma : sigmas) {
       const Matrix<double> exact =
           poslsh::attention(one.q, one.k, one.v, poslsh::AlibiBias{1 / sigma}, options).values;
+      if (!exact.allFinite()) throw std::runtime_error(one.name + ": the activations are so large that sums overflow");
       Panel panel{one.name + ", sigma = " + text(sigma), "draws s", "relative error", "set logscale xy", {}};
       for (const NamedSampling& sampling : all_samplings) {
         if (sampling.sampling == Sampling::stratified) continue;

@@ -76,17 +76,17 @@ int run(int argc, char** argv) {
              common, [&](CLI::App& app) {
                app.add_option("--input", file,
                               "Activations: .npy, [query, key, value] x heads x tokens x features");
-               app.add_option("--tokens", tokens, "Tokens n")->check(CLI::Range(48, 8192));
-               app.add_option("--inputs", inputs, "Random inputs")->check(CLI::Range(1, 100000));
+               app.add_option("--tokens", tokens, "Tokens n")->transform(poslsh_examples::whole<Index>(48, 8192));
+               app.add_option("--inputs", inputs, "Random inputs")->transform(poslsh_examples::whole<Index>(1, 100000));
                app.add_option("--attacks", attacks, "Rows attacked, those of the worst masks first")
-                   ->check(CLI::Range(1, 8192));
-               app.add_option("--sigma", sigma, "1 / slope")->check(CLI::PositiveNumber);
+                   ->transform(poslsh_examples::whole<Index>(1, 8192));
+               app.add_option("--sigma", sigma, "1 / slope")->check(poslsh_examples::positive());
                app.add_option("--score-bounds", score_bounds, "B: scores within +-B")
                    ->delimiter(',')
-                   ->check(CLI::PositiveNumber);
+                   ->check(poslsh_examples::positive());
                app.add_option("--samples", samples, "Numbers of draws")
                    ->delimiter(',')
-                   ->check(CLI::Range(1, 1 << 20));
+                   ->transform(poslsh_examples::whole<Index>(1, 1 << 20));
              }))
     return 0;
   if (common.quick) tokens = 96, inputs = 4, attacks = 2, samples = {16, 256};

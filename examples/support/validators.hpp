@@ -41,6 +41,16 @@ CLI::Validator whole(V low, V high, const std::string& requirement) {
       "");
 }
 
+template <class V>
+CLI::Validator whole(V low, V high) {
+  return whole(low, high, "a number from " + std::to_string(low) + " to " + std::to_string(high));
+}
+
+/// A number above 0 that is finite.
+inline CLI::Validator positive() {
+  return between(std::numeric_limits<double>::denorm_min(), std::numeric_limits<double>::max(), "a positive finite number");
+}
+
 /// Any unsigned number of 64 bits.
 inline CLI::Validator a_seed() {
   return whole<std::uint64_t>(0, std::numeric_limits<std::uint64_t>::max(), "a number from 0 to 2^64 - 1");

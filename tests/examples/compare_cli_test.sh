@@ -56,6 +56,10 @@ refuse 'Fortran order' --input fortran.npy
 { printf '\x93NUMPY\2\0'; bytes 4294967295 4; } >long_header.npy
 refuse 'header is too long' --input long_header.npy
 
+# Finite, but products of them are not: 0x7f60 is the upper half of 3e38 in float.
+{ npy 1 "$(header "$shape")" 0; for ((i = 0; i < 120; ++i)); do printf '\0\0\x60\x7f'; done; } >huge.npy
+refuse 'so large that scores or sums overflow' --input huge.npy --samples 2
+
 number=0
 # malformed WORDS HEADER
 malformed() {

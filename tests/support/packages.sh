@@ -14,7 +14,7 @@ need() {
 
   if ((EUID != 0)); then
     if ! sudo -n true 2>/dev/null; then
-      echo "Packages are missing. Please run: sudo apt-get install --no-install-recommends ${missing[*]}" >&2
+      echo "Packages are missing. Please run: sudo apt-get update && sudo apt-get install --no-install-recommends ${missing[*]}" >&2
       exit 1
     fi
     become=(sudo -n)

@@ -24,9 +24,6 @@ std::optional<Options> parse_options(int argc, char** argv) {
     command->option_defaults()->always_capture_default();
     return command;
   };
-  const auto whole = [](double low, double high) {
-    return CLI::Range(static_cast<std::int64_t>(low), static_cast<std::int64_t>(high));
-  };
   CLI::App* train = add("train", Task::train, "Train one model from scratch and score it");
   CLI::App* transfer =
       add("transfer", Task::transfer,
@@ -39,16 +36,16 @@ std::optional<Options> parse_options(int argc, char** argv) {
 
   for (CLI::App* command : {train, transfer, time, write}) {
     command->add_option("--text", options.text, "File to learn from; a tenth of it is kept to be scored")->required();
-    command->add_option("--layers", options.size.layers, "Layers")->check(whole(1, 64));
-    command->add_option("--heads", options.size.heads, "Heads a layer")->check(whole(1, 256));
+    command->add_option("--layers", options.size.layers, "Layers")->transform(poslsh_examples::whole<std::int64_t>(1, 64));
+    command->add_option("--heads", options.size.heads, "Heads a layer")->transform(poslsh_examples::whole<std::int64_t>(1, 256));
     command->add_option("--width", options.size.width, "Features of a token, an even number a head")
-        ->check(whole(2, 8192));
-    command->add_option("--batch", options.plan.batch, "Windows a step")->check(whole(1, 1024));
-    command->add_option("--seed", options.seed, "Seed of weights, windows and masks")->check(poslsh_examples::a_seed());
+        ->transform(poslsh_examples::whole<std::int64_t>(2, 8192));
+    command->add_option("--batch", options.plan.batch, "Windows a step")->transform(poslsh_examples::whole<std::int64_t>(1, 1024));
+    command->add_option("--seed", options.seed, "Seed of weights, windows and masks")->transform(poslsh_examples::a_seed());
   }
   for (CLI::App* command : {train, transfer, write}) {
-    command->add_option("--length", options.plan.length, "Bytes of a training window")->check(whole(1, longest_window));
-    command->add_option("--steps", options.plan.steps, "Training steps")->check(whole(1, 1e9));
+    command->add_option("--length", options.plan.length, "Bytes of a training window")->transform(poslsh_examples::whole<std::int64_t>(1, longest_window));
+    command->add_option("--steps", options.plan.steps, "Training steps")->transform(poslsh_examples::whole<std::int64_t>(1, 1000000000));
     command->add_option("--rate", options.plan.rate, "Highest learning rate")
         ->check(between(0, 1, "a number from 0 to 1"));
   }
@@ -58,19 +55,19 @@ std::optional<Options> parse_options(int argc, char** argv) {
     command->add_option("--positions", options.positions,
                         "none, rope, alibi, alibi-dense, blocks, or lsh-SAMPLING-S with independent, stratified,\n"
                         "importance, mixture or mean (of the draws' outputs) and S draws");
-    command->add_option("--windows", options.windows, "Windows to score, 0 for all")->check(whole(0, 1e9));
+    command->add_option("--windows", options.windows, "Windows to score, 0 for all")->transform(poslsh_examples::whole<std::int64_t>(0, 1000000000));
     command->add_option("--checkpoint-every", options.plan.checkpoint_every, "Steps between checkpoints")
-        ->check(whole(1, 1e9));
+        ->transform(poslsh_examples::whole<std::int64_t>(1, 1000000000));
   }
-  transfer->add_option("--tune-steps", options.tune_steps, "Steps of the short training")->check(whole(1, 1e9));
+  transfer->add_option("--tune-steps", options.tune_steps, "Steps of the short training")->transform(poslsh_examples::whole<std::int64_t>(1, 1000000000));
   transfer->add_option("--tune-rate", options.tune_rate, "Its highest learning rate")
       ->check(between(0, 1, "a number from 0 to 1"));
   report->add_option("--csv", options.csv, "Write all results to this file");
   report->add_option("--table", options.table, "Write the tables to this Markdown file");
   report->add_option("--plot", options.plot, "Draw them into this .png or .svg file, by gnuplot");
-  time->add_option("--repetitions", options.repetitions, "Steps of each kind and length")->check(whole(1, 1e6));
-  write->add_option("--layer", options.layer, "Which layer, from 0")->check(whole(0, 63));
-  write->add_option("--tokens", options.tokens, "Bytes of the window")->check(whole(1, longest_window));
+  time->add_option("--repetitions", options.repetitions, "Steps of each kind and length")->transform(poslsh_examples::whole<std::int64_t>(1, 1000000));
+  write->add_option("--layer", options.layer, "Which layer, from 0")->transform(poslsh_examples::whole<std::int64_t>(0, 63));
+  write->add_option("--tokens", options.tokens, "Bytes of the window")->transform(poslsh_examples::whole<std::int64_t>(1, longest_window));
   write->add_option("--output", options.output, "The file to write")->required();
 
   try {
