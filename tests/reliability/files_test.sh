@@ -43,6 +43,7 @@ mkdir disk
 on_disk() {
   local mounts=$1 code
   shift
+  # shellcheck disable=SC2016  # the inner bash expands it
   unshare -m bash -c "cd '$folder' && $mounts"' && { "$@" >out 2>err; code=$?; cmp -s before disk/out.csv || code=99
     [[ ! -e disk/out.csv.part ]] || code=98; exit $code; }' bash "$program" "$@"
   code=$?
