@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, and runs the tests.
 #   bash tests/run.sh          Release build in build/, every test
-#   bash tests/run.sh --full   what CI runs: no warning with g++ and clang++, and the unit tests under clang++'s sanitizers
+#   bash tests/run.sh --full   what CI runs: no warning with g++ and clang++, the unit tests under clang++'s sanitizers, a
+#                              minute of fuzzing each target, static analysis
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source tests/support/packages.sh
@@ -10,18 +11,28 @@ jobs=${POSLSH_JOBS:-$(nproc)}
 passed=0
 failed=0
 
-# check FOLDER TARGET LABELS TESTS_AT_ONCE CMAKE_OPTION...: builds TARGET in FOLDER, runs the tests whose label matches.
-check() {
-  local folder=$1 target=$2 labels=$3 at_once=$4 log=$1/ctest.log bad=1 total=1
-  shift 4
+# build FOLDER "TARGET..." CMAKE_OPTION...
+build() {
+  local folder=$1 targets
+  read -ra targets <<<"$2"
+  shift 2
   printf '\n== %s\n' "$folder"
-  if cmake -S . -B "$folder" "$@" && cmake --build "$folder" --target "$target" -j "$jobs"; then
-    ctest --test-dir "$folder" --no-tests=error --output-on-failure -j"$at_once" -L "$labels" | tee "$log" || true
-    # "97% tests passed, 1 tests failed out of 30"; no such line: no test ran, which counts as a failure.
-    read -r bad total < <(sed -nE 's/.* ([0-9]+) tests? failed out of ([0-9]+)$/\1 \2/p' "$log"; echo 1 1)
-  fi
-  passed=$((passed + total - bad))
-  failed=$((failed + bad))
+  cmake -S . -B "$folder" "$@" && cmake --build "$folder" --target "${targets[@]}" -j "$jobs"
+}
+
+# check FOLDER TESTS_AT_ONCE CTEST_OPTION...: runs tests and counts them.
+check() {
+  local folder=$1 at_once=$2 log=$1/ctest.log bad total
+  shift 2
+  ctest --test-dir "$folder" --no-tests=error --output-on-failure -j"$at_once" "$@" | tee "$log" || true
+  # "97% tests passed, 1 tests failed out of 30"; no such line: no test ran, which counts as a failure.
+  read -r bad total < <(sed -nE 's/.* ([0-9]+) tests? failed out of ([0-9]+)$/\1 \2/p' "$log"; echo 1 1)
+  count "$((total - bad))" "$bad"
+}
+
+count() {
+  passed=$((passed + $1))
+  failed=$((failed + $2))
 }
 
 packages=(g++ cmake make pkgconf libeigen3-dev libopenblas-dev libspectra-dev catch2 libbenchmark-dev libcli11-dev
@@ -29,18 +40,33 @@ packages=(g++ cmake make pkgconf libeigen3-dev libopenblas-dev libspectra-dev ca
 case "${1-}" in
   "")
     need "${packages[@]}"
-    check build all . 2 -DPOSLSH_WARNINGS_AS_ERRORS=OFF
+    if build build all -DPOSLSH_WARNINGS_AS_ERRORS=OFF; then check build 2; else count 0 1; fi
     ;;
   --full)
-    need "${packages[@]}" clang libtorch-dev
+    need "${packages[@]}" clang libtorch-dev clang-tidy cppcheck shellcheck
     need "libclang-rt-$(clang++ -dumpversion | cut -d. -f1)-dev"
-    check build all . 2 -DPOSLSH_WARNINGS_AS_ERRORS=ON -DPOSLSH_TORCH=ON
-    # clang++ compiles everything, but runs what the build above does not cover: its unit tests run once, sanitized.
-    check build/clang all build 2 -DCMAKE_CXX_COMPILER=clang++ -DPOSLSH_WARNINGS_AS_ERRORS=ON \
-      '-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG' -DPOSLSH_BUILD_UNIT_TESTS=OFF -DPOSLSH_BUILD_BENCHMARKS=OFF
-    check build/sanitize poslsh_unit_tests unit 2 -DCMAKE_CXX_COMPILER=clang++ -DPOSLSH_WARNINGS_AS_ERRORS=ON \
-      -DCMAKE_BUILD_TYPE=Debug '-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g1' -DPOSLSH_SANITIZE=address,undefined \
-      -DPOSLSH_BUILD_EXAMPLES=OFF -DPOSLSH_BUILD_BENCHMARKS=OFF
+    if build build all -DPOSLSH_WARNINGS_AS_ERRORS=ON -DPOSLSH_TORCH=ON; then check build 2; else count 0 1; fi
+    # clang++ compiles everything, one unit a program, but runs what the build above does not cover: its unit tests run
+    # once, sanitized. Compile time is compared for one compiler.
+    if build build/clang all -DCMAKE_CXX_COMPILER=clang++ -DPOSLSH_WARNINGS_AS_ERRORS=ON \
+      '-DCMAKE_CXX_FLAGS_RELEASE=-O0 -DNDEBUG' -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=0 \
+      -DPOSLSH_BUILD_UNIT_TESTS=OFF -DPOSLSH_BUILD_BENCHMARKS=OFF; then
+      check build/clang 2 -L build -E compile_time
+    else
+      count 0 1
+    fi
+    # Accesses are checked by calls where there are many in a function: less to compile.
+    if build build/sanitize "poslsh_unit_tests poslsh_fuzzers" -DCMAKE_CXX_COMPILER=clang++ -DPOSLSH_WARNINGS_AS_ERRORS=ON \
+      -DCMAKE_BUILD_TYPE=Debug '-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g1 -mllvm -asan-instrumentation-with-call-threshold=200' \
+      -DPOSLSH_SANITIZE=address,undefined -DPOSLSH_BUILD_FUZZERS=ON -DPOSLSH_BUILD_EXAMPLES=OFF \
+      -DPOSLSH_BUILD_BENCHMARKS=OFF; then
+      check build/sanitize 2 -L unit
+      check build/sanitize 8 -L fuzz
+    else
+      count 0 1
+    fi
+    printf '\n== static analysis\n'
+    if bash tests/build/static.sh --quick; then count 1 0; else count 0 1; fi
     ;;
   *)
     echo "usage: bash tests/run.sh [--full]" >&2
