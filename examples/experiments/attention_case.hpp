@@ -31,7 +31,8 @@ inline std::vector<AttentionCase> read_cases(const std::string& file, Index most
   if (name.ends_with("_qkv")) name.resize(name.size() - 4);
   std::vector<AttentionCase> cases;
   std::visit(
-      [&]<class T>(const std::vector<T>& values) {
+      [&](const auto& values) {
+        using T = typename std::decay_t<decltype(values)>::value_type;
         for (Index head = 0; head < shape[1]; ++head) {
           const auto part = [&](Index which) -> Matrix<double> {
             const T* first = values.data() + (which * shape[1] + head) * shape[2] * shape[3];

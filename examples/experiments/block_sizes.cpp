@@ -75,13 +75,12 @@ int run(int argc, char** argv) {
   double sigma = 16;
   Index seeds = 200, longest = Index{1} << 20;
   std::string cost_csv;
-  if (!parse(argc, argv, "Block sizes beside their bound, and the cost of blockwise attention.", common,
-             [&](CLI::App& app) {
-               app.add_option("--sigma", sigma, "1 / slope, of the block sizes")->check(poslsh_examples::positive());
-               app.add_option("--seeds", seeds, "Draws of s hashes a length")->transform(poslsh_examples::whole<Index>(2, 100000));
-               app.add_option("--longest", longest, "Largest n")->transform(poslsh_examples::whole<Index>(256, 1 << 24));
-               app.add_option("--cost-csv", cost_csv, "Write the times to this file");
-             }, &cost_csv))
+  if (!common_flags("Block sizes beside their bound, and the cost of blockwise attention.", common)
+           .positive("--sigma", sigma, "1 / slope, of the block sizes")
+           .whole("--seeds", seeds, "Draws of s hashes a length", 2, 100000)
+           .whole("--longest", longest, "Largest n", 256, 1 << 24)
+           .output("--cost-csv", cost_csv, "Write the times to this file")
+           .parse(argc, argv))
     return 0;
   if (common.quick) seeds = 20, longest = 1 << 12;
 

@@ -131,12 +131,12 @@ int run(int argc, char** argv) {
   std::vector<double> sigmas{16, 64, 256};
   std::vector<Index> samples{32, 128, 512};
   std::vector<std::string> files{POSLSH_EXAMPLE_DATA "/text_qkv.npy"};
-  if (!parse(argc, argv, "Error of designs of the draws on real heads, causal.", common, [&](CLI::App& app) {
-        app.add_option("files", files, "NumPy files 3 x heads x tokens x features, float32");
-        app.add_option("--seeds", seeds, "Seeds to average over")->transform(poslsh_examples::whole<Index>(1, 1000));
-        app.add_option("--sigma", sigmas, "1 / slope")->delimiter(',')->check(poslsh_examples::positive());
-        app.add_option("--samples", samples, "Numbers of draws")->delimiter(',')->transform(poslsh_examples::whole<Index>(16, 1 << 16));
-      }))
+  if (!common_flags("Error of designs of the draws on real heads, causal.", common)
+           .inputs("files", files, "NumPy files 3 x heads x tokens x features, float32")
+           .whole("--seeds", seeds, "Seeds to average over", 1, 1000)
+           .positive("--sigma", sigmas, "1 / slope")
+           .whole("--samples", samples, "Numbers of draws", 16, 1 << 16)
+           .parse(argc, argv))
     return 0;
   if (common.quick) seeds = 1, sigmas = {16}, samples = {32};
   std::vector<Head> heads;

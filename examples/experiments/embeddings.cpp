@@ -141,12 +141,10 @@ int run(const CommonOptions& options) {
 int main(int argc, char** argv) {
   return guarded("embeddings", [&] {
     CommonOptions options;
-    return parse(argc, argv,
-                 "Positions as sparse vectors of bin indicators, whose inner products are the weights of a "
-                 "mean mask: computed and\n"
-                 "checked for sigma = 16.",
-                 options, [](CLI::App&) {})
-               ? run(options)
-               : 0;
+    const char* const about =
+        "Positions as sparse vectors of bin indicators, whose inner products are the weights of a "
+        "mean mask: computed and\n"
+        "checked for sigma = 16.";
+    return common_flags(about, options).parse(argc, argv) ? run(options) : 0;
   });
 }

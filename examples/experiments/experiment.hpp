@@ -6,7 +6,6 @@
 
 #include <poslsh/poslsh.hpp>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -17,10 +16,10 @@
 #include <vector>
 
 #include "../support/csv.hpp"
+#include "../support/flags.hpp"
 #include "../support/gnuplot.hpp"
 #include "../support/progress.hpp"
 #include "../support/text_table.hpp"
-#include "../support/validators.hpp"
 
 namespace experiments {
 
@@ -53,29 +52,15 @@ struct CommonOptions {
   std::uint64_t seed = 1;
 };
 
-/// The common options of a program, and its own, which `add` gives to the app; more_csv another file that it may write.
-template <class Add>
-bool parse(int argc, char** argv, const std::string& description, CommonOptions& common, Add&& add,
-           const std::string* more_csv = nullptr) {
-  CLI::App app(description);
-  app.option_defaults()->always_capture_default();
-  app.add_option("--csv", common.csv, "Write all results to this file");
-  app.add_option("--plot", common.plot, "Draw them into this .png or .svg file, by gnuplot");
-  app.add_option("--seed", common.seed, "First seed of the draws")->transform(poslsh_examples::a_seed());
-  app.add_option("--threads", common.threads, "Threads")->transform(poslsh_examples::whole<Index>(1, 1024));
-  app.add_flag("--quick", common.quick, "A small setting that takes a second, whatever sizes are given: shows that it runs, no more");
-  add(app);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() != 0) throw std::runtime_error(error.what());
-    app.exit(error);
-    return false;
-  }
-  if (!common.plot.empty() && !poslsh_examples::is_picture_name(common.plot))
-    throw std::runtime_error("--plot: " + common.plot + " ends neither in .png nor in .svg");
-  poslsh_examples::check_outputs({common.csv, common.plot, more_csv == nullptr ? "" : *more_csv});
-  return true;
+/// The flags that every experiment has; its own are added before they are parsed.
+inline poslsh_examples::Flags common_flags(const std::string& description, CommonOptions& common) {
+  poslsh_examples::Flags flags(description);
+  flags.output("--csv", common.csv, "Write all results to this file")
+      .picture("--plot", common.plot, "Draw them into this .png or .svg file, by gnuplot")
+      .seed("--seed", common.seed, "First seed of the draws")
+      .whole("--threads", common.threads, "Threads", 1, 1024)
+      .on_off("--quick", common.quick, "A small setting that takes a second, whatever sizes are given: shows that it runs, no more");
+  return flags;
 }
 
 /// Runs an experiment; what it throws becomes one line and exit code 2.

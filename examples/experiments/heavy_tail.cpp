@@ -252,12 +252,10 @@ int main(int argc, char** argv) {
   return guarded("heavy_tail", [&] {
     CommonOptions options;
     options.threads = 1;
-    return parse(argc, argv,
-                 "Causal attention with the weights (1 + c x)^-p, p = 1 and 1.5, k(64) = 0.2; d = 64, float, "
-                 "one head:\n"
-                 "error against time for the exact sweep, windows, and positional LSH in one sweep.",
-                 options, [](CLI::App&) {})
-               ? run(options)
-               : 0;
+    const char* const about =
+        "Causal attention with the weights (1 + c x)^-p, p = 1 and 1.5, k(64) = 0.2; d = 64, float, "
+        "one head:\n"
+        "error against time for the exact sweep, windows, and positional LSH in one sweep.";
+    return common_flags(about, options).parse(argc, argv) ? run(options) : 0;
   });
 }

@@ -77,16 +77,12 @@ int run(int argc, char** argv) {
   CommonOptions common;
   Index n = 4500, largest = 100000, every = 1;
   double tolerance = 1e-3;
-  if (!parse(argc, argv, "Norms of Mt - L* against the number of draws, beside Theorem 2.1.", common,
-             [&](CLI::App& app) {
-               app.add_option("--positions", n, "Positions n")->transform(poslsh_examples::whole<Index>(2, 20000));
-               app.add_option("--largest", largest, "Largest number of draws; 1, 10, 100, .. up to it")
-                   ->transform(poslsh_examples::whole<Index>(1, 10000000));
-               app.add_option("--every", every, "Take every so-manieth of the 40 slopes")
-                   ->transform(poslsh_examples::whole<Index>(1, 40));
-               app.add_option("--tolerance", tolerance, "Of the spectral norms, relative")
-                   ->check(poslsh_examples::between(1e-8, 0.1, "a number from 1e-8 to 0.1"));
-             }))
+  if (!common_flags("Norms of Mt - L* against the number of draws, beside Theorem 2.1.", common)
+           .whole("--positions", n, "Positions n", 2, 20000)
+           .whole("--largest", largest, "Largest number of draws; 1, 10, 100, .. up to it", 1, 10000000)
+           .whole("--every", every, "Take every so-manieth of the 40 slopes", 1, 40)
+           .between("--tolerance", tolerance, "Of the spectral norms, relative", 1e-8, 0.1, "a number from 1e-8 to 0.1")
+           .parse(argc, argv))
     return 0;
   if (common.quick) n = 300, largest = 100, every = 8;
 

@@ -21,19 +21,14 @@ int run(int argc, char** argv) {
   double sigma = 256, tolerance = 1e-3;
   std::vector<Index> samples{1, 4, 16, 32, 64, 256, 1024};
   std::vector<std::string> names{"independent", "importance", "mixture"};
-  if (!parse(argc, argv, "Spectral error of the mean mask at a million positions.", common,
-             [&](CLI::App& app) {
-               app.add_option("--positions", n, "Positions n")->transform(poslsh_examples::whole<Index>(2, 1 << 26));
-               app.add_option("--sigma", sigma, "1 / slope")->check(poslsh_examples::positive());
-               app.add_option("--samples", samples, "Numbers of draws")
-                   ->delimiter(',')
-                   ->transform(poslsh_examples::whole<Index>(1, 1 << 20));
-               app.add_option("--sampling", names, "independent, stratified, importance, mixture")
-                   ->delimiter(',')
-                   ->check(CLI::IsMember({"independent", "stratified", "importance", "mixture"}));
-               app.add_option("--tolerance", tolerance, "Of the spectral norm, relative")
-                   ->check(poslsh_examples::between(1e-8, 0.1, "a number from 1e-8 to 0.1"));
-             }))
+  if (!common_flags("Spectral error of the mean mask at a million positions.", common)
+           .whole("--positions", n, "Positions n", 2, 1 << 26)
+           .positive("--sigma", sigma, "1 / slope")
+           .whole("--samples", samples, "Numbers of draws", 1, 1 << 20)
+           .words("--sampling", names, "independent, stratified, importance, mixture",
+                  {"independent", "stratified", "importance", "mixture"})
+           .between("--tolerance", tolerance, "Of the spectral norm, relative", 1e-8, 0.1, "a number from 1e-8 to 0.1")
+           .parse(argc, argv))
     return 0;
   if (common.quick) n = 1 << 14, samples = {4, 16, 64};
 

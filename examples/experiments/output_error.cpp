@@ -33,17 +33,13 @@ int run(int argc, char** argv) {
   std::vector<double> sigmas{16, 64};
   std::vector<Index> samples{8, 32, 128, 512};
   bool causal = false;
-  if (!parse(argc, argv, "Output error against the number of draws, beside the row bounds of Theorem 2.2.",
-             common, [&](CLI::App& app) {
-               app.add_option("--input", input,
-                              "Activations: .npy, [query, key, value] x heads x tokens x features");
-               app.add_option("--tokens", tokens, "At most so many tokens")->transform(poslsh_examples::whole<Index>(2, 16384));
-               app.add_option("--sigma", sigmas, "1 / slope")->delimiter(',')->check(poslsh_examples::positive());
-               app.add_option("--samples", samples, "Numbers of draws")
-                   ->delimiter(',')
-                   ->transform(poslsh_examples::whole<Index>(1, 1 << 20));
-               app.add_flag("--causal", causal, "A query sees no later key");
-             }))
+  if (!common_flags("Output error against the number of draws, beside the row bounds of Theorem 2.2.", common)
+           .input("--input", input, "Activations: .npy, [query, key, value] x heads x tokens x features")
+           .whole("--tokens", tokens, "At most so many tokens", 2, 16384)
+           .positive("--sigma", sigmas, "1 / slope")
+           .whole("--samples", samples, "Numbers of draws", 1, 1 << 20)
+           .on_off("--causal", causal, "A query sees no later key")
+           .parse(argc, argv))
     return 0;
   if (common.quick) tokens = 128, samples = {8, 32}, sigmas = {16};
 
@@ -116,7 +112,8 @@ int run(int argc, char** argv) {
         panel.curves.push_back(mean_curve);
       }
       panels.push_back(panel);
-      const auto record_storage = [&]<class S>(S, const char* name) {
+      const auto record_storage = [&](auto storage, const char* name) {
+        using S = decltype(storage);
         const Matrix<float> queries = one.q.cast<float>();
         const Matrix<S> keys = one.k.cast<float>().cast<S>(), values = one.v.cast<float>().cast<S>();
         const Errors errors =

@@ -84,11 +84,8 @@ int main(int argc, char** argv) {
   return guarded("pictures", [&] {
     CommonOptions options;
     options.seed = 3;
-    return parse(
-               argc, argv,
-               "The ALiBi weights, one random mask, and means of 4, 16 and 64 masks as images side by side.",
-               options, [](CLI::App&) {})
-               ? run(options)
-               : 0;
+    const char* const about =
+        "The ALiBi weights, one random mask, and means of 4, 16 and 64 masks as images side by side.";
+    return common_flags(about, options).parse(argc, argv) ? run(options) : 0;
   });
 }

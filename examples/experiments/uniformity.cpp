@@ -72,22 +72,15 @@ int run(int argc, char** argv) {
   double sigma = 16;
   std::vector<double> score_bounds{0.5, 2};
   std::vector<Index> samples{16, 64, 256, 1024, 4096, 16384, 65536};
-  if (!parse(argc, argv, "One draw of masks, many inputs: output error beside the bound of Theorem 2.2.",
-             common, [&](CLI::App& app) {
-               app.add_option("--input", file,
-                              "Activations: .npy, [query, key, value] x heads x tokens x features");
-               app.add_option("--tokens", tokens, "Tokens n")->transform(poslsh_examples::whole<Index>(48, 8192));
-               app.add_option("--inputs", inputs, "Random inputs")->transform(poslsh_examples::whole<Index>(1, 100000));
-               app.add_option("--attacks", attacks, "Rows attacked, those of the worst masks first")
-                   ->transform(poslsh_examples::whole<Index>(1, 8192));
-               app.add_option("--sigma", sigma, "1 / slope")->check(poslsh_examples::positive());
-               app.add_option("--score-bounds", score_bounds, "B: scores within +-B")
-                   ->delimiter(',')
-                   ->check(poslsh_examples::positive());
-               app.add_option("--samples", samples, "Numbers of draws")
-                   ->delimiter(',')
-                   ->transform(poslsh_examples::whole<Index>(1, 1 << 20));
-             }))
+  if (!common_flags("One draw of masks, many inputs: output error beside the bound of Theorem 2.2.", common)
+           .input("--input", file, "Activations: .npy, [query, key, value] x heads x tokens x features")
+           .whole("--tokens", tokens, "Tokens n", 48, 8192)
+           .whole("--inputs", inputs, "Random inputs", 1, 100000)
+           .whole("--attacks", attacks, "Rows attacked, those of the worst masks first", 1, 8192)
+           .positive("--sigma", sigma, "1 / slope")
+           .positive("--score-bounds", score_bounds, "B: scores within +-B")
+           .whole("--samples", samples, "Numbers of draws", 1, 1 << 20)
+           .parse(argc, argv))
     return 0;
   if (common.quick) tokens = 96, inputs = 4, attacks = 2, samples = {16, 256};
 

@@ -29,6 +29,12 @@ refuse "'15' is not a number from 16 to 65536" --samples 15
 of block_sizes
 refuse 'is named twice' --csv same.csv --cost-csv same.csv
 accept --quick --seed 010 --csv ten.csv
+for each in uniformity output_error; do
+  of $each
+  refuse 'is named twice' --input same.npy --csv same.npy
+done
+of designs
+refuse 'is named twice' other.npy same.npy --csv same.npy
 of output_error
 accept --quick --csv named.csv
 grep -q '^text 0,' named.csv || fail 'heads are named after their file'

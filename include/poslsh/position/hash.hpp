@@ -24,6 +24,8 @@ struct PositionHash {
   double shift = 0;   ///< where a bin begins
   double weight = 1;  ///< of this binning's mask in a MeanMask
 
+  static constexpr double least_weight = 0x1p-1000;  ///< that may be: its inverse does not overflow
+
   /// The bin of a position. Never decreases with the position.
   [[nodiscard]] Index bin(Index position) const {
     if (width <= 1) return position;
@@ -45,7 +47,7 @@ struct PositionHash {
     POSLSH_CHECK(std::abs(shift) <= (std::max)(width / 2, 0x1p52), "hash shift", shift,
                  "within +-2^52 or half the width");
     // So that neither its inverse nor a sum over draws overflows.
-    POSLSH_CHECK(weight >= 0x1p-1000 && weight <= 0x1p1000, "hash weight", weight, "between 2^-1000 and 2^1000");
+    POSLSH_CHECK(weight >= least_weight && weight <= 0x1p1000, "hash weight", weight, "between 2^-1000 and 2^1000");
   }
 
   /// All three numbers are equal.
@@ -108,6 +110,8 @@ template <DistanceKernel K>
 /// - mixture: as importance, but widths of the mean of both laws, the plain and the stretched: no weight exceeds 2, so
 ///   near pairs err little, and far ones are covered all the same. The best of all on real heads, see docs/experiments.md.
 ///
+/// Weights below 2^-1000, as of widths that a stretched law reaches and the kernel does not, are 2^-1000.
+///
 /// \param kernel   value and width law, see DistanceKernel
 /// \param samples  s, from 1 to 2^31
 /// \param seed, stream  the draws are a pure function of all arguments; give heads that
@@ -142,6 +146,7 @@ template <DistanceKernel K>
       const double ratio = detail::stretched_weight(kernel, hash.width, factor);
       hash.weight = 2 / (1 + 1 / ratio);  // density / mean of density and density / ratio
     }
+    hash.weight = (std::max)(hash.weight, PositionHash::least_weight);  // leaves NaN to validate()
     const double offset = random_uniform(seed, stream, counter + 1);
     for (Index c = 0; c < shifts; ++c) {
       hash.shift = detail::rounded(hash.width * ((static_cast<double>(c) + offset) / static_cast<double>(shifts)));
