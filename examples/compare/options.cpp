@@ -18,6 +18,7 @@ using poslsh_examples::whole;
 template <class Names, class Project>
 std::vector<std::string> names_of(const Names& all, Project name) {
   std::vector<std::string> names;
+  names.reserve(std::size(all));
   for (const auto& entry : all) names.emplace_back(entry.*name);
   return names;
 }

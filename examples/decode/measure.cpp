@@ -81,6 +81,7 @@ Run run_method(Method method, const Options& options, Outputs& outputs, poslsh_e
   const std::vector<double> slopes = poslsh::alibi_slopes(options.heads);
   if (method == Method::mean_mask) {
     std::vector<poslsh::MeanMask> masks;
+    masks.reserve(slopes.size());
     for (std::size_t head = 0; head < slopes.size(); ++head)
       masks.emplace_back(poslsh::draw_hashes(poslsh::LaplaceKernel{1 / slopes[head]}, options.samples, options.seed,
                                              options.sampling, static_cast<std::uint64_t>(head)));
@@ -88,6 +89,7 @@ Run run_method(Method method, const Options& options, Outputs& outputs, poslsh_e
     return result;
   }
   std::vector<poslsh::AlibiBias> biases;
+  biases.reserve(slopes.size());
   for (const double slope : slopes) biases.push_back({slope});
   std::optional<double> query_bound;
   if (method == Method::bounded) {

@@ -20,6 +20,7 @@ constexpr std::array<std::pair<poslsh::Sampling, std::string_view>, 4> all_sampl
 template <class Names>
 CLI::Validator one_of(const Names& all) {
   std::vector<std::string> names;
+  names.reserve(std::size(all));
   for (const auto& name : all) names.emplace_back(name);
   return CLI::IsMember(names).description("");
 }

@@ -62,6 +62,7 @@ double measure(const Shape& shape, std::uint64_t seed) {
 /// seconds = c model, fitted in logarithms: prints c and how far a shape is from it.
 void fit(const char* name, const std::vector<Shape>& shapes, double (Shape::*model)() const) {
   std::vector<double> logarithms;
+  logarithms.reserve(shapes.size());
   for (const Shape& shape : shapes) logarithms.push_back(std::log(shape.seconds / (shape.*model)()));
   const double centre = mean(logarithms);
   double largest = 0;

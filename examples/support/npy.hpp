@@ -91,7 +91,7 @@ class HeaderParser {
     if (quote == '\'') expect('\'');
     const std::size_t end = text_.find(quote, at_);
     if (end == std::string_view::npos) fail("is malformed: a string has no end");
-    const std::string word(text_.substr(at_, end - at_));
+    std::string word(text_.substr(at_, end - at_));
     at_ = end + 1;
     return word;
   }

@@ -14,31 +14,29 @@ namespace poslsh_examples {
 
 /// The text is a number between the bounds.
 inline CLI::Validator between(double low, double high, const std::string& requirement) {
-  return CLI::Validator(
-      [=](std::string& text) {
-        double value = 0;
-        return CLI::detail::lexical_cast(text, value) && value >= low && value <= high
-                   ? std::string()
-                   : "'" + text + "' is not " + requirement;
-      },
-      "");
+  return {[=](std::string& text) {
+            double value = 0;
+            return CLI::detail::lexical_cast(text, value) && value >= low && value <= high
+                       ? std::string()
+                       : "'" + text + "' is not " + requirement;
+          },
+          ""};
 }
 
 /// The text is a whole number between the bounds, in decimal digits; for Option::transform, as it becomes the text that the
 /// conversion takes for that number: of 010 it would make 8.
 template <class V>
 CLI::Validator whole(V low, V high, const std::string& requirement) {
-  return CLI::Validator(
-      [=](std::string& text) {
-        V value{};
-        const char* const end = text.data() + text.size();
-        const std::from_chars_result read = std::from_chars(text.data(), end, value);
-        if (read.ec != std::errc() || read.ptr != end || value < low || value > high)
-          return "'" + text + "' is not " + requirement;
-        text = std::to_string(value);
-        return std::string();
-      },
-      "");
+  return {[=](std::string& text) {
+            V value{};
+            const char* const end = text.data() + text.size();
+            const std::from_chars_result read = std::from_chars(text.data(), end, value);
+            if (read.ec != std::errc() || read.ptr != end || value < low || value > high)
+              return "'" + text + "' is not " + requirement;
+            text = std::to_string(value);
+            return std::string();
+          },
+          ""};
 }
 
 template <class V>

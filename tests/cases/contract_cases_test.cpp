@@ -7,11 +7,14 @@
 // a step of distance halves the weight.
 
 #include "poslsh/attention/blockwise.hpp"
+#include "poslsh/model/streaming.hpp"
 #include "support/catch.hpp"
 #include "support/heads.hpp"
 
 #include <algorithm>
 #include <numbers>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace contract_cases_test {
@@ -283,6 +286,17 @@ TEST_CASE("case: the random path tends to exact attention, the mean of outputs t
   REQUIRE(many[0] < few[0] / 8);
   REQUIRE(many[1] == Approx(many[0]).epsilon(1e-9));
   REQUIRE(many[2] > 0.1);
+}
+
+TEST_CASE("case: a mask that was moved away weighs nothing and is refused") {
+  MeanMask mask({{2, 1}, {7, 3}});
+  const MeanMask other = std::move(mask);
+  const std::string message = "poslsh: hashes is an empty list; it must be at least one hash";
+  REQUIRE_THROWS_WITH(zero_score<float>(3, 3, mask), message);
+  REQUIRE_THROWS_WITH((poslsh::StreamingAttention<float, MeanMask>({mask}, 1, 4, 4)), message);
+  REQUIRE(mask.support(3) == poslsh::KeyRange{3, 4});
+  REQUIRE(mask.samples() == 0);
+  REQUIRE_NOTHROW(zero_score<float>(3, 3, other));
 }
 
 }  // namespace contract_cases_test

@@ -179,4 +179,17 @@ TEST_CASE("A stream may go to position 2^52, and no further") {
   feed(stream, layer, {{0, 0}});  // nothing is still little enough
 }
 
+TEST_CASE("A stream that was moved away takes no tokens") {
+  StreamingAttention<double, NoBias> stream(std::vector<NoBias>(2), 1, 4, 4);
+  const StreamingAttention<double, NoBias> other = std::move(stream);
+  Matrix<double> numbers = Matrix<double>::Zero(2, 4);
+  const auto two = TensorView<double>::heads_first(numbers.data(), 1, 2, 1, 4);
+  const auto one = TensorView<double>::heads_first(numbers.data(), 1, 1, 1, 4);
+  REQUIRE(message([&] { stream.step(two, one, one, two); }) == "poslsh: heads of q is 2; it must be one a bias");
+  REQUIRE(message([&] { stream.append(one, one); }) == "poslsh: heads of k is 1; it must be key_heads, in a batch of 1");
+  REQUIRE(message([&] { static_cast<void>(stream.cached_tokens(0)); }) ==
+          "poslsh: key_head is 0; it must be at least 0 and below key_heads");
+  REQUIRE(stream.bytes() == 0);
+}
+
 }  // namespace streaming_errors_test

@@ -23,9 +23,12 @@ class MeanMask {
  public:
   /// \throws Error unless there is at least one hash and each is valid
   explicit MeanMask(std::vector<PositionHash> hashes) : hashes_(std::move(hashes)) {
-    POSLSH_CHECK(!hashes_.empty(), "hashes", "an empty list", "at least one hash");
+    validate();
     for (const PositionHash& hash : hashes_) hash.validate();
   }
+
+  /// \throws Error if there is no hash, as in a mask that was moved away
+  void validate() const { POSLSH_CHECK(!hashes_.empty(), "hashes", "an empty list", "at least one hash"); }
 
   /// s, the number of hashes.
   [[nodiscard]] Index samples() const { return static_cast<Index>(hashes_.size()); }

@@ -56,9 +56,10 @@ class StreamingAttention {
     for (const B& bias : biases_) detail::validate(bias);
     for (Index h = 0; h < key_heads; ++h) caches_.push_back(std::make_unique<Cache>(head_dim, value_dim, position_, budgeted()));
     begins_.resize(static_cast<std::size_t>(key_heads));
+    group_ = heads / key_heads;
     for (Index h = 0; h < heads; ++h) {
       const B& bias = biases_[static_cast<std::size_t>(h)];
-      heads_.push_back(std::make_unique<QueryHead>(key_head(h / (heads / key_heads)), bias, options_));
+      heads_.push_back(std::make_unique<QueryHead>(key_head(h / group_), bias, options_));
     }
   }
 
@@ -83,7 +84,7 @@ class StreamingAttention {
   void step(TensorView<const T> q, TensorView<const T> k, TensorView<const T> v, TensorView<T> out) {
     detail::check_tensor(q, "q");
     detail::check_tensor(out, "out");
-    const Index heads = static_cast<Index>(heads_.size()), group = heads / static_cast<Index>(caches_.size());
+    const Index heads = static_cast<Index>(heads_.size());
     POSLSH_CHECK(q.batch == 1, "batch of q", q.batch, "1");
     POSLSH_CHECK(q.heads == heads, "heads of q", q.heads, "one a bias");
     POSLSH_CHECK(q.features == head_dim_, "features of q", q.features, "head_dim");
@@ -107,7 +108,7 @@ class StreamingAttention {
     const double sink = options_.sink.value_or(detail::minus_infinity);
     detail::parallel_for(heads, options_.threads, [&](Index h, int) {
       QueryHead& head = *heads_[static_cast<std::size_t>(h)];
-      const Cache& cache = key_head(h / group);
+      const Cache& cache = key_head(h / group_);
       detail::Placement place = detail::place(q.tokens, cache.end(), options_);
       place.key_offset = cache.position();
       place.query_offset = position_ - q.tokens;
@@ -207,6 +208,7 @@ class StreamingAttention {
   AttentionOptions options_;
   std::optional<double> max_query_norm_;
   Index position_;
+  Index group_ = 0;  ///< query heads that share a key head
   std::vector<std::unique_ptr<Cache>> caches_;
   std::vector<std::unique_ptr<QueryHead>> heads_;
   std::vector<Index> begins_;  ///< the first position that is still needed, of each key head
@@ -228,31 +230,30 @@ void StreamingAttention<T, B, Storage>::take_in(const TensorView<const T>& k, co
   for (Index h = 0; h < key_heads; ++h) key_head(h).append(detail::head_of(k, 0, h), detail::head_of(v, 0, h));
   position_ += k.tokens;
   if (!budgeted()) return;
-  const Index group = static_cast<Index>(heads_.size()) / key_heads;
   for (Index h = 0; h < key_heads; ++h)
     for (Index j = 0; j < k.tokens; ++j) {
       const double bound = score_bound(detail::head_of(k, 0, h).row(j));
       key_head(h).note(key_head(h).end() - k.tokens + j) = bound;
-      for (Index g = h * group; g < (h + 1) * group; ++g) heads_[static_cast<std::size_t>(g)]->budget.append(bound);
+      for (Index g = h * group_; g < (h + 1) * group_; ++g) heads_[static_cast<std::size_t>(g)]->budget.append(bound);
     }
 }
 
 template <class T, PositionBias B, class Storage>
 void StreamingAttention<T, B, Storage>::drop() {
-  const Index key_heads = static_cast<Index>(caches_.size()), group = static_cast<Index>(heads_.size()) / key_heads;
+  const Index key_heads = static_cast<Index>(caches_.size());
   if (budgeted()) {
     for (Index h = 0; h < key_heads; ++h) {
       Cache& cache = key_head(h);
       const auto age = [&](Index row) { return position_ - 1 - (cache.position() + row); };
       const auto may_go = [&](Index row) {
-        for (Index g = h * group; g < (h + 1) * group; ++g)
+        for (Index g = h * group_; g < (h + 1) * group_; ++g)
           if (!heads_[static_cast<std::size_t>(g)]->budget.allows(cache.note(row), age(row)))
             return false;
         return true;
       };
       Index row = cache.first();
       for (; row < cache.end() && may_go(row); ++row)
-        for (Index g = h * group; g < (h + 1) * group; ++g)
+        for (Index g = h * group_; g < (h + 1) * group_; ++g)
           heads_[static_cast<std::size_t>(g)]->budget.drop(cache.note(row), age(row));
       cache.drop_before(row);
     }
@@ -261,7 +262,7 @@ void StreamingAttention<T, B, Storage>::drop() {
   // First all that a caller's bias may make fail.
   for (Index h = 0; h < key_heads; ++h) {
     Index& begin = begins_[static_cast<std::size_t>(h)] = position_;
-    for (Index g = h * group; g < (h + 1) * group; ++g)
+    for (Index g = h * group_; g < (h + 1) * group_; ++g)
       begin = (std::min)(begin, heads_[static_cast<std::size_t>(g)]->support_begin(position_));
     if (options_.window_left) begin = (std::max)(begin, position_ - (std::min)(*options_.window_left, max_position));
   }
