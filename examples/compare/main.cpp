@@ -22,7 +22,7 @@ int fail(std::string message) {
   return bad_input;
 }
 
-int run(const compare::Options& options) {
+void run(const compare::Options& options) {
   poslsh_examples::check_outputs({options.csv, options.plot, options.save}, {options.input});
   const compare::AnyActivations activations = compare::make_activations(options);
   if (!options.save.empty()) compare::save_activations(activations, options.save);
@@ -31,8 +31,6 @@ int run(const compare::Options& options) {
   if (!options.csv.empty()) compare::write_csv(measurements, activations, options);
   if (!options.plot.empty() && !compare::draw_plot(measurements, options))
     std::fprintf(stderr, "compare: no picture: gnuplot is not installed\n");
-  poslsh_examples::finish_printing();
-  return 0;
 }
 
 }  // namespace
@@ -40,7 +38,9 @@ int run(const compare::Options& options) {
 int main(int argc, char** argv) {
   try {
     const std::optional<compare::Options> options = compare::parse_options(argc, argv);
-    return options ? run(*options) : 0;
+    if (options) run(*options);
+    poslsh_examples::finish_printing();
+    return 0;
   } catch (const std::bad_alloc&) {
     return fail("not enough memory for activations of this size");
   } catch (const std::exception& error) {

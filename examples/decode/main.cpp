@@ -21,15 +21,13 @@ int fail(std::string message) {
   return bad_input;
 }
 
-int run(const decode::Options& options) {
+void run(const decode::Options& options) {
   poslsh_examples::check_outputs({options.csv, options.plot});
   const std::vector<decode::Run> runs = decode::measure(options);
   decode::print_table(runs, options, stdout);
   if (!options.csv.empty()) decode::write_csv(runs, options);
   if (!options.plot.empty() && !decode::draw_plot(runs, options))
     std::fprintf(stderr, "decode: no picture: gnuplot is not installed\n");
-  poslsh_examples::finish_printing();
-  return 0;
 }
 
 }  // namespace
@@ -37,7 +35,9 @@ int run(const decode::Options& options) {
 int main(int argc, char** argv) {
   try {
     const std::optional<decode::Options> options = decode::parse_options(argc, argv);
-    return options ? run(*options) : 0;
+    if (options) run(*options);
+    poslsh_examples::finish_printing();
+    return 0;
   } catch (const std::bad_alloc&) {
     return fail("not enough memory for a stream of this size");
   } catch (const std::exception& error) {

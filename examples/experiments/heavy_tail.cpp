@@ -63,11 +63,9 @@ Errors errors_of(const Matrix<float>& values, const Matrix<double>& exact) {
 
 /// Keys that a causal query visits inside the support, as a mean.
 double mean_keys(const MeanMask& mask, Index n) {
-  double keys = 0;
-  constexpr Index step = 16;
-  for (Index i = step / 2; i < n; i += step)
-    keys += static_cast<double>(i + 1 - std::max<Index>(mask.support(i).begin, 0));
-  return keys / static_cast<double>(n / step);
+  Index keys = 0, queries = 0;
+  for (Index i = 8; i < n; i += 16, ++queries) keys += i + 1 - std::max<Index>(mask.support(i).begin, 0);
+  return static_cast<double>(keys) / static_cast<double>(queries);
 }
 
 class Experiment {
@@ -194,12 +192,12 @@ bool draw(const std::vector<Result>& results, const std::vector<double>& exponen
       }
       data += "END\n";
       const std::string style = " with linespoints linewidth 2 pointtype 7 title '" + method + "'";
-      noise += (noise.empty() ? "plot " : ", ") + name + " using 1:2" + style;
-      wave += (wave.empty() ? "plot " : ", ") + name + " using 1:3" + style;
+      noise.append(noise.empty() ? "plot " : ", ").append(name).append(" using 1:2").append(style);
+      wave.append(wave.empty() ? "plot " : ", ").append(name).append(" using 1:3").append(style);
     }
     const std::string title = "exponent " + format_number("%g", exponents[e]) + ", n = " + std::to_string(n);
-    script += data + "set title '" + title + ": values without a trend'\n" + noise + "\nset title '" + title +
-              ": values on a slow wave'\n" + wave + "\n";
+    script.append(data).append("set title '").append(title).append(": values without a trend'\n").append(noise);
+    script.append("\nset title '").append(title).append(": values on a slow wave'\n").append(wave).append("\n");
   }
   return poslsh_examples::draw_picture(file, 1120, 460 * static_cast<int>(exponents.size()),
                                        script + "unset multiplot");

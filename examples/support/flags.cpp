@@ -75,7 +75,7 @@ Flags& Flags::words(const std::string& name, std::vector<std::string>& values, c
 }
 
 Flags& Flags::input(const std::string& name, std::string& value, const std::string& help) {
-  parser_->app.add_option(name, value, help);
+  parser_->app.add_option(name, value, help)->check(a_file_name());
   parser_->read.push_back(&value);
   return *this;
 }
@@ -87,7 +87,7 @@ Flags& Flags::inputs(const std::string& name, std::vector<std::string>& values, 
 }
 
 Flags& Flags::output(const std::string& name, std::string& value, const std::string& help) {
-  parser_->app.add_option(name, value, help);
+  parser_->app.add_option(name, value, help)->check(a_file_name());
   parser_->written.push_back(&value);
   return *this;
 }

@@ -40,7 +40,7 @@ class Flags {
   Flags& words(const std::string& name, std::vector<std::string>& values, const std::string& help,
                const std::vector<std::string>& list);
 
-  /// Files: to read, to write (a picture must be a .png or .svg); an empty name is none.
+  /// Files: to read, to write (a picture must be a .png or .svg). An empty name is none as a default, and refused as an argument.
   Flags& input(const std::string& name, std::string& value, const std::string& help);
   Flags& inputs(const std::string& name, std::vector<std::string>& values, const std::string& help);
   Flags& output(const std::string& name, std::string& value, const std::string& help);

@@ -84,11 +84,12 @@ inline void check_outputs(const std::vector<std::filesystem::path>& outputs,
                           const std::vector<std::filesystem::path>& inputs = {}) {
   std::vector<std::filesystem::path> known;
   const auto take = [&](const std::filesystem::path& path) {
-    std::error_code ignored;
-    const std::filesystem::path real = std::filesystem::weakly_canonical(path, ignored);
+    if (path.empty()) return false;
+    std::error_code ignored;  // made absolute first: of a name that does not exist nothing would be resolved
+    const std::filesystem::path real = std::filesystem::weakly_canonical(std::filesystem::absolute(path), ignored);
     const bool again = std::find(known.begin(), known.end(), real) != known.end();
     known.push_back(real);
-    return again && !path.empty() && !is_special(path);
+    return again && !is_special(path);
   };
   for (const std::filesystem::path& input : inputs) take(input);
   for (const std::filesystem::path& output : outputs)

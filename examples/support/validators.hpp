@@ -49,6 +49,11 @@ inline CLI::Validator positive() {
   return between(std::numeric_limits<double>::denorm_min(), std::numeric_limits<double>::max(), "a positive finite number");
 }
 
+/// A name that is not empty, as that of a variable which nobody set.
+inline CLI::Validator a_file_name() {
+  return {[](std::string& text) { return text.empty() ? std::string("a file must have a name") : std::string(); }, ""};
+}
+
 /// Any unsigned number of 64 bits.
 inline CLI::Validator a_seed() {
   return whole<std::uint64_t>(0, std::numeric_limits<std::uint64_t>::max(), "a number from 0 to 2^64 - 1");

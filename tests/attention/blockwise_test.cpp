@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT
 #include "poslsh/attention/blockwise.hpp"
+#include "poslsh/attention/blockwise_backward.hpp"
 
 #include "support/catch.hpp"
 #include "support/oracle.hpp"
 #include "support/random_matrix.hpp"
 
 #include <mutex>
+#include <string>
 #include <vector>
 
 namespace blockwise_test {
@@ -260,6 +262,18 @@ TEST_CASE("What a kernel throws reaches the caller, on any thread") {
   for (const int threads : {1, 4})
     REQUIRE_THROWS_WITH(blockwise_attention(q, k, v, hashes, {.threads = threads}, Merge::ratio, kernel),
                         "no memory on the device");
+}
+
+TEST_CASE("A merge that there is not is refused, and so is a sampling") {
+  const auto [q, k, v] = head<float>();
+  const std::vector<PositionHash> hashes = draw_hashes(LaplaceKernel{3}, 4, 1);
+  const std::string message = "poslsh: merge is 9; it must be one of Merge";
+  const AttentionOutput<float> output = blockwise_attention(q, k, v, hashes);
+  REQUIRE_THROWS_WITH(blockwise_attention(q, k, v, hashes, {}, static_cast<Merge>(9)), message);
+  REQUIRE_THROWS_WITH(poslsh::blockwise_attention_backward(q, k, v, hashes, output, output.values, {}, static_cast<Merge>(9)), message);
+  for (const int wrong : {-1, 4})
+    REQUIRE_THROWS_WITH(draw_hashes(LaplaceKernel{3}, 4, 1, static_cast<poslsh::Sampling>(wrong)),
+                        "poslsh: sampling is " + std::to_string(wrong) + "; it must be one of Sampling");
 }
 
 // --- Positions, threads, masks -----------------------------------------------------------------------------

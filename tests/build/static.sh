@@ -23,8 +23,8 @@ need clang-tidy cppcheck shellcheck libeigen3-dev libspectra-dev
 
 mapfile -t headers < <(find include -name '*.hpp' | sort)
 # Without those on PyTorch, whose headers take longer than all else here.
-mapfile -t programs < <(find examples tests/build -name '*.cpp' ! -path 'examples/torch/*' ! -path 'examples/consumer/*' | sort)
-mapfile -t loose_programs < <(find bench examples/consumer -name '*.cpp' | sort)
+mapfile -t programs < <(find examples/*/ -name '*.cpp' ! -path 'examples/torch/*' ! -path 'examples/consumer/*' | sort)
+mapfile -t loose_programs < <(find bench examples/*.cpp examples/consumer tests/build -name '*.cpp' | sort)
 mapfile -t scripts < <(find .ci bench examples tests -type f \( -name '*.sh' -o -path '.ci/*' \) | sort)
 include=(-Iinclude '-DPOSLSH_BENCH_FLAGS=""' '-DPOSLSH_EXAMPLE_DATA=""')
 compile=(-std=c++20 -isystem /usr/include/eigen3 "${include[@]}")
@@ -71,7 +71,7 @@ with_clang_tidy() {
   shift
   printf '%s\0' "$@" | each clang-tidy --quiet --config-file=.clang-tidy --checks="$checks" FILE -- "${compile[@]}"
 }
-# Left out in benchmarks and the consumer's few lines: what they throw may end them; `for (auto _ : state)` is how Google
+# Left out in benchmarks, the examples of a page and build checks: what they throw may end them; `for (auto _ : state)` is how Google
 # Benchmark counts, and what it registers it keeps.
 loose=-bugprone-exception-escape,-clang-analyzer-deadcode.DeadStores,-clang-analyzer-cplusplus.NewDeleteLeaks
 

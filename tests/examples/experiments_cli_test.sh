@@ -17,6 +17,8 @@ for each in uniformity designs block_sizes output_error matrix_norms million_pos
   refuse "'99999999999999999999' is not" --seed 99999999999999999999
   refuse "'0' is not a number from 1 to 1024" --threads 0
   refuse 'is named twice' --csv same.png --plot same.png
+  refuse 'is named twice' --csv ./same.png --plot same.png
+  refuse 'a file must have a name' --csv ''
 done
 for each in uniformity designs block_sizes output_error million_positions; do
   of $each

@@ -248,7 +248,7 @@ TEST_CASE("A state of another kind of stream is an Error that says so") {
   REQUIRE(refusal<Bfloat>(half, small_biases) == storage);
   REQUIRE(refusal<Half>(bfloat, small_biases) == storage);
   REQUIRE(refusal<Small>(half, small_biases) == storage);
-  const std::string heads = "poslsh: number of heads of the saved state is another one" + std::string(must_be);
+  const std::string heads = "poslsh: number of heads of the saved state is 2; it must be one a bias";
   REQUIRE(refusal<Small>(state, std::vector<AlibiBias>{{0.5}}) == heads);
   REQUIRE(refusal<Small>(state, std::vector<AlibiBias>(4, {0.5})) == heads);
   REQUIRE(refusal<Small>(state, std::vector<AlibiBias>{}) == heads);
@@ -257,7 +257,7 @@ TEST_CASE("A state of another kind of stream is an Error that says so") {
 
 TEST_CASE("A state loads with its own biases and no others") {
   const auto wrong_head = [](int head) {
-    return "poslsh: bias of head is " + std::to_string(head) + "; it must be the one that the state was saved with";
+    return "poslsh: bias of head " + std::to_string(head) + " is another one; it must be the one that the state was saved with";
   };
   const std::string alibi = small_state();
   REQUIRE(refusal<Small>(alibi, small_biases) == "no error");

@@ -99,11 +99,14 @@ checks() {
     [[ -L link.csv && -c /dev/full ]] || fail "$name: a link to /dev/full has been replaced"
     rm link.csv
     # What is printed may get lost too.
-    "$program" "$@" >/dev/full 2>err
-    code=$?
-    ((code == 2)) && [[ $(wc -l <err) -eq 1 && $(cat err) == "$name: standard output: cannot be written" ]] ||
-      fail "$name $* >/dev/full: exit code $code, $(cat err)"
-    runs=$((runs + 2))
+    for arguments in "$*" --help; do
+      # shellcheck disable=SC2086  # words
+      "$program" $arguments >/dev/full 2>err
+      code=$?
+      ((code == 2)) && [[ $(wc -l <err) -eq 1 && $(cat err) == "$name: standard output: cannot be written" ]] ||
+        fail "$name $arguments >/dev/full: exit code $code, $(cat err)"
+    done
+    runs=$((runs + 3))
   fi
   if ((disks)); then
     on_disk "$full_disk" "$@" --csv disk/out.csv

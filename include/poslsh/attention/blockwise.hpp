@@ -21,7 +21,8 @@ enum class Merge {
 
 namespace detail {
 
-inline void check_draws(std::span<const PositionHash> hashes) {
+inline void check_draws(std::span<const PositionHash> hashes, Merge merge) {
+  POSLSH_CHECK(merge == Merge::ratio || merge == Merge::mean, "merge", static_cast<int>(merge), "one of Merge");
   POSLSH_CHECK(!hashes.empty(), "hashes", "an empty list", "at least one hash");
   for (const PositionHash& hash : hashes) hash.validate();
 }
@@ -230,7 +231,7 @@ template <class Q, class K, class V, class Kernel>
   const detail::Strided<const T> queries = query_view.view(), keys = key_view.view(), values = value_view.view();
   detail::check_shapes(queries, keys, values);
   const detail::Placement place = detail::place(queries.rows, keys.rows, options);
-  detail::check_draws(hashes);
+  detail::check_draws(hashes, merge);
   detail::DrawMerger<T> merger(queries.rows, values.cols, hashes, merge, options.sink.value_or(detail::minus_infinity));
   for (std::size_t draw = 0; draw < hashes.size(); ++draw) {
     const std::vector<detail::BlockPair> pairs = detail::block_pairs(hashes[draw], place);
@@ -274,7 +275,7 @@ template <class Q, class K, class V>
   const detail::Strided<const S> keys = key_view.view(), values = value_view.view();
   detail::check_shapes(queries, keys, values);
   const detail::Placement place = detail::place(queries.rows, keys.rows, options);
-  detail::check_draws(hashes);
+  detail::check_draws(hashes, merge);
   const detail::PreparedKeys<T, S> prepared(keys, detail::reach(hashes, place), false, false, options.threads);
   AttentionOutput<T> output{Matrix<T>(queries.rows, values.cols), Vector<double>(queries.rows)};
   const Index tiles = (queries.rows + detail::query_tile - 1) / detail::query_tile;

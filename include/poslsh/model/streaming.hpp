@@ -8,6 +8,7 @@
 #include "poslsh/model/streaming_state.hpp"
 #include "poslsh/model/tensor_view.hpp"
 
+#include <iosfwd>
 #include <memory>
 #include <vector>
 

@@ -12,6 +12,8 @@
 
 #include <array>
 #include <cmath>
+#include <initializer_list>
+#include <string>
 
 namespace poslsh::inline POSLSH_SIMD::detail {
 
@@ -57,7 +59,8 @@ StateHeader read_header(StateReader& state, Index heads) {
   state.expect(state_magic, "format of the saved state");
   state.expect(storage_tag<T>, "scalar type of the saved state");
   state.expect(storage_tag<S>, "storage type of the saved state");
-  state.expect(heads, "number of heads of the saved state");
+  const Index saved_heads = state.value<Index>();
+  POSLSH_CHECK(saved_heads == heads, "number of heads of the saved state", saved_heads, "one a bias");
   StateHeader header;
   header.heads = heads;
   for (Index* size : {&header.key_heads, &header.head_dim, &header.value_dim}) *size = state.value<Index>();
@@ -150,9 +153,10 @@ inline BiasSample read_head(StateReader& state, KeyBudget& budget) {
 template <PositionBias B>
 void check_bias(const B& bias, const BiasSample& saved, Index position, std::size_t head) {
   const BiasSample sample = sample_bias(bias, position);
-  for (std::size_t i = 0; i < sample.size(); ++i)
-    POSLSH_CHECK(sample[i] == saved[i] || std::abs(sample[i] - saved[i]) < 1e-12 * (1 + std::abs(sample[i])), "bias of head", head,
-                 "the one that the state was saved with");
+  for (std::size_t i = 0; i < sample.size(); ++i) {
+    const bool same = sample[i] == saved[i] || std::abs(sample[i] - saved[i]) < 1e-12 * (1 + std::abs(sample[i]));
+    POSLSH_CHECK(same, "bias of head " + std::to_string(head), "another one", "the one that the state was saved with");
+  }
 }
 
 }  // namespace poslsh::inline POSLSH_SIMD::detail

@@ -106,7 +106,8 @@ template <DistanceKernel K>
 ///   for c < m the shifts width (c + V_a) / m; weight 1.
 /// - importance: widths of the kernel k(x / b) stretched by b = `stretch`, W = b quantile((a + U_a) / w), same shifts,
 ///   weighted by density(W) / (density(W / b) / b): far pairs, which matter where scores are high, are covered more
-///   often. For LaplaceKernel and b = 2 the weight is 4 exp(-W / (2 sigma)). The diagonal is 1 only on average.
+///   often. For LaplaceKernel and b = 2 the weight is 4 exp(-W / (2 sigma)). The diagonal is 1 only on average, with a
+///   variance near b^2 / (4 s) for independent widths: a large b needs very many draws.
 /// - mixture: as importance, but widths of the mean of both laws, the plain and the stretched: no weight exceeds 2, so
 ///   near pairs err little, and far ones are covered all the same. The best of all on real heads, see docs/experiments.md.
 ///
@@ -117,7 +118,8 @@ template <DistanceKernel K>
 /// \param seed, stream  the draws are a pure function of all arguments; give heads that
 ///                 shall draw independently streams of their own
 /// \param stretch  b, by default 2 for importance and 3 for mixture draws; see docs/experiments.md
-/// \throws Error unless 1 <= samples <= 2^31 and stretch >= 1 and finite, or if the kernel's widths are not positive
+/// \throws Error unless 1 <= samples <= 2^31 and stretch >= 1 and finite, and for importance draws so small that one in 16
+/// weighs more than 2^-1000; or if the kernel's widths are not positive
 /// Cost O(samples) quantiles. For the library's kernels the bits are the same on every platform.
 template <DistanceKernel K>
 [[nodiscard]] std::vector<PositionHash> draw_hashes(const K& kernel, Index samples, std::uint64_t seed,
@@ -126,6 +128,11 @@ template <DistanceKernel K>
   POSLSH_CHECK(samples >= 1 && samples <= Index{1} << 31, "samples", samples, "between 1 and 2^31");
   const double factor = stretch.value_or(sampling == Sampling::mixture ? 3 : 2);
   POSLSH_CHECK(factor >= 1 && std::isfinite(factor), "stretch", factor, "at least 1 and finite");
+  POSLSH_CHECK(sampling >= Sampling::independent && sampling <= Sampling::mixture, "sampling", static_cast<int>(sampling),
+               "one of Sampling");
+  if (sampling == Sampling::importance)
+    POSLSH_CHECK(detail::stretched_weight(kernel, factor * kernel.width_quantile(1.0 / 16), factor) > PositionHash::least_weight,
+                 "stretch", factor, "so small that one draw in 16 weighs more than 2^-1000");
   const Index shifts = sampling == Sampling::independent ? 1 : detail::shifts_per_width(samples);
   const Index widths = samples / shifts;
   std::vector<PositionHash> hashes;

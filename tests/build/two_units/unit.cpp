@@ -41,7 +41,7 @@
 
 #include "unit.hpp"
 
-std::vector<float> UNIT() {
+std::vector<float> UNIT() {  // NOLINT(readability-identifier-naming): a macro that names one of two functions
   using namespace poslsh;
   const Index tokens = 150, features = 19;  // neither is a multiple of any vector or tile
   Matrix<float> q(tokens, features), k(tokens, features), v(tokens, features);
