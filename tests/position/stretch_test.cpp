@@ -118,7 +118,7 @@ TEST_CASE("A stretch that leaves next to no draw a weight is refused, whatever t
            "; it must be so small that one draw in 16 weighs more than 2^-1000";
   };
   for (const double stretch : {2e3, 1e6, 1e100})
-    for (const std::uint64_t seed : {1, 2, 3})
+    for (const std::uint64_t seed : {1u, 2u, 3u})
       REQUIRE_THROWS_WITH(draw_hashes(LaplaceKernel{16}, 64, seed, Sampling::importance, 0, stretch),
                           refused(stretch));
   REQUIRE_NOTHROW(draw_hashes(EndingKernel{40}, 64, 1, Sampling::importance, 0, 3.9));  // 40 sqrt(1/16) = 10
