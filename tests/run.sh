@@ -11,13 +11,16 @@ jobs=${POSLSH_JOBS:-$(nproc)}
 passed=0
 failed=0
 
-# build FOLDER "TARGET..." CMAKE_OPTION...
+# build FOLDER "TARGET..." CMAKE_OPTION...: what does not build counts as a failure.
 build() {
   local folder=$1 targets
   read -ra targets <<<"$2"
   shift 2
   printf '\n== %s\n' "$folder"
-  cmake -S . -B "$folder" "$@" && cmake --build "$folder" --target "${targets[@]}" -j "$jobs"
+  if ! { cmake -S . -B "$folder" "$@" && cmake --build "$folder" --target "${targets[@]}" -j "$jobs"; }; then
+    count 0 1
+    return 1
+  fi
 }
 
 # check FOLDER TESTS_AT_ONCE CTEST_OPTION...: runs tests and counts them.
@@ -40,31 +43,24 @@ packages=(g++ cmake make pkgconf libeigen3-dev libopenblas-dev libspectra-dev ca
 case "${1-}" in
   "")
     need "${packages[@]}"
-    if build build all -DPOSLSH_WARNINGS_AS_ERRORS=OFF; then check build 2; else count 0 1; fi
+    build build all -DPOSLSH_WARNINGS_AS_ERRORS=OFF && check build 2
     ;;
   --full)
     need "${packages[@]}" clang libtorch-dev clang-tidy cppcheck shellcheck
     need "libclang-rt-$(clang++ -dumpversion | cut -d. -f1)-dev"
-    if build build all -DPOSLSH_WARNINGS_AS_ERRORS=ON -DPOSLSH_TORCH=ON; then check build 2; else count 0 1; fi
+    build build all -DPOSLSH_WARNINGS_AS_ERRORS=ON -DPOSLSH_TORCH=ON && check build 2
     # clang++ compiles everything, one unit a program, but runs what the build above does not cover: its unit tests run
     # once, sanitized. Compile time is compared for one compiler.
-    if build build/clang all -DCMAKE_CXX_COMPILER=clang++ -DPOSLSH_WARNINGS_AS_ERRORS=ON \
+    build build/clang all -DCMAKE_CXX_COMPILER=clang++ -DPOSLSH_WARNINGS_AS_ERRORS=ON \
       '-DCMAKE_CXX_FLAGS_RELEASE=-O0 -DNDEBUG' -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=0 \
-      -DPOSLSH_BUILD_UNIT_TESTS=OFF -DPOSLSH_BUILD_BENCHMARKS=OFF; then
+      -DPOSLSH_BUILD_UNIT_TESTS=OFF -DPOSLSH_BUILD_BENCHMARKS=OFF &&
       check build/clang 2 -L build -E compile_time
-    else
-      count 0 1
-    fi
     # Accesses are checked by calls where there are many in a function: less to compile.
-    if build build/sanitize "poslsh_unit_tests poslsh_fuzzers" -DCMAKE_CXX_COMPILER=clang++ -DPOSLSH_WARNINGS_AS_ERRORS=ON \
+    build build/sanitize "poslsh_unit_tests poslsh_fuzzers" -DCMAKE_CXX_COMPILER=clang++ -DPOSLSH_WARNINGS_AS_ERRORS=ON \
       -DCMAKE_BUILD_TYPE=Debug '-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g1 -mllvm -asan-instrumentation-with-call-threshold=200' \
       -DPOSLSH_SANITIZE=address,undefined -DPOSLSH_BUILD_FUZZERS=ON -DPOSLSH_BUILD_EXAMPLES=OFF \
-      -DPOSLSH_BUILD_BENCHMARKS=OFF; then
-      check build/sanitize 2 -L unit
-      check build/sanitize 8 -L fuzz
-    else
-      count 0 1
-    fi
+      -DPOSLSH_BUILD_BENCHMARKS=OFF &&
+      { check build/sanitize 2 -L unit && check build/sanitize 8 -L fuzz; }
     printf '\n== static analysis\n'
     if bash tests/build/static.sh --quick; then count 1 0; else count 0 1; fi
     ;;

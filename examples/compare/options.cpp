@@ -12,6 +12,7 @@
 namespace compare {
 namespace {
 
+using poslsh_examples::a_file_name;
 using poslsh_examples::between;
 using poslsh_examples::whole;
 
@@ -94,9 +95,10 @@ std::optional<Options> parse_options(int argc, char** argv) {
   app.add_option("--threads", options.threads, "Threads, default 1")
       ->transform(whole<Index>(1, 1024, "a number from 1 to 1024"));
   app.add_flag("--per-head", options.per_head, "Print a table for each head too (the CSV always has them)");
-  app.add_option("--csv", options.csv, "Write all results to this file")->check(poslsh_examples::a_file_name());
-  app.add_option("--plot", options.plot, "Draw error against draws into this .png or .svg file, by gnuplot")->check(poslsh_examples::a_file_name());
-  app.add_option("--save", options.save, "Write the activations to this .npy file");
+  app.add_option("--csv", options.csv, "Write all results to this file")->check(a_file_name());
+  app.add_option("--plot", options.plot, "Draw error against draws into this .png or .svg file, by gnuplot")
+      ->check(a_file_name());
+  app.add_option("--save", options.save, "Write the activations to this .npy file")->check(a_file_name());
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -74,7 +74,8 @@ std::optional<Options> parse_options(int argc, char** argv) {
   app.add_option("--threads", options.threads, "Threads, default 1")
       ->transform(whole<Index>(1, 1024, "a number from 1 to 1024"));
   app.add_option("--csv", options.csv, "Write all results to this file")->check(poslsh_examples::a_file_name());
-  app.add_option("--plot", options.plot, "Draw them into this .png or .svg file, by gnuplot")->check(poslsh_examples::a_file_name());
+  app.add_option("--plot", options.plot, "Draw them into this .png or .svg file, by gnuplot")
+      ->check(poslsh_examples::a_file_name());
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

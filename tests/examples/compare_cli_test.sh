@@ -203,6 +203,7 @@ refuse 'named twice' "${small[@]}" --csv ./a.png --plot a.png
 refuse 'named twice' "${small[@]}" --csv a.png --plot "$PWD/a.png"
 refuse 'a file must have a name' "${small[@]}" --csv ''
 refuse 'a file must have a name' "${small[@]}" --plot ''
+refuse 'a file must have a name' "${small[@]}" --save ''
 refuse 'named twice' --input good.npy --save ./good.npy
 (trap '' XFSZ; ulimit -f 4; "$program" "${small[@]}" --plot full.png >out 2>err; exit $?)
 (($? == 2)) && [[ ! -e full.png && ! -e full.png.part ]] && [[ $(cat err) == *'gnuplot could not draw it'* ]] || fail "a picture on a full disk: $(cat err)"

@@ -21,8 +21,12 @@ enum class Merge {
 
 namespace detail {
 
-inline void check_draws(std::span<const PositionHash> hashes, Merge merge) {
+inline void check_merge(Merge merge) {
   POSLSH_CHECK(merge == Merge::ratio || merge == Merge::mean, "merge", static_cast<int>(merge), "one of Merge");
+}
+
+inline void check_draws(std::span<const PositionHash> hashes, Merge merge) {
+  check_merge(merge);
   POSLSH_CHECK(!hashes.empty(), "hashes", "an empty list", "at least one hash");
   for (const PositionHash& hash : hashes) hash.validate();
 }

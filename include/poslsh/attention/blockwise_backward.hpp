@@ -56,7 +56,7 @@ template <class Q, class K, class V, class G>
     const Eigen::DenseBase<G>& d_values, const AttentionOptions& options = {}, Merge merge = Merge::ratio) {
   using S = typename K::Scalar;
   using T = detail::Compute<typename Q::Scalar>;
-  detail::check_draws(hashes, merge);
+  detail::check_merge(merge);
   const MeanMask mask(std::vector<PositionHash>(hashes.begin(), hashes.end()));
   if (merge == Merge::ratio) return attention_backward(q, k, v, forward, d_values, mask, options);
   const detail::Viewed<Q, T> query_view(q);

@@ -58,10 +58,8 @@ class StreamingAttention {
     for (Index h = 0; h < key_heads; ++h) caches_.push_back(std::make_unique<Cache>(head_dim, value_dim, position_, budgeted()));
     begins_.resize(static_cast<std::size_t>(key_heads));
     group_ = heads / key_heads;
-    for (Index h = 0; h < heads; ++h) {
-      const B& bias = biases_[static_cast<std::size_t>(h)];
-      heads_.push_back(std::make_unique<QueryHead>(key_head(h / group_), bias, options_));
-    }
+    for (Index h = 0; h < heads; ++h)
+      heads_.push_back(std::make_unique<QueryHead>(key_head(h / group_), biases_[static_cast<std::size_t>(h)], options_));
   }
 
   /// Adds tokens without queries of their own.
